@@ -1,0 +1,1 @@
+"""dflash_prep: a reference implementation of DFlash decode preparation, every published change a switch."""
