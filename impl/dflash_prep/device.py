@@ -9,7 +9,8 @@ import os
 
 import torch
 
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+"""Kernels are defined under `if HAS_TRITON:`, so that every module imports where triton is missing."""
 
 
 def use_triton(tensor: torch.Tensor) -> bool:
@@ -18,8 +19,10 @@ def use_triton(tensor: torch.Tensor) -> bool:
     True for a CUDA tensor where triton is installed. For a CPU tensor only when both `TRITON_INTERPRET=1` (triton then
     runs kernels in Python) and `DFLASH_PREP_FORCE_TRITON=1` are set: the interpreter is thousands of times slower than
     torch, so the CPU decode loop must not fall into it by accident.
+
+    Kernels loop with `while column < total:`: in the interpreter a loaded value bounds no `range()` since NumPy 2.4.
     """
-    if not _HAS_TRITON:
+    if not HAS_TRITON:
         return False
     if tensor.is_cuda:
         return True
