@@ -3,7 +3,7 @@
 The draft worker owns a private `req_to_token` table over the same KV slots. Before every draft forward its rows are
 rebuilt: the page-aligned suffix of the target row, then the B verify slots. Two ways, by an explicit argument:
 
-- legacy: gather a rectangle and pack it. Three host synchronisations a step (`max().item()`, the boolean mask, `.cpu()`).
+- legacy: gather a rectangle and pack it. Three host synchronisations a step: `max().item()`, the mask, `.cpu()`.
 - fused (#31468, extracted in #31677): one kernel, lengths never leave the device; the host plans with an upper bound.
 """
 

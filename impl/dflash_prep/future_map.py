@@ -14,7 +14,7 @@ from dflash_prep.ranges import Range, span
 POISON = -1
 
 
-class StaleFuture(RuntimeError):
+class StaleFutureError(RuntimeError):
     """A row was gathered that nobody published since it was last consumed (poison mode only)."""
 
 
@@ -103,5 +103,7 @@ class FutureMap:
             return
         stale = gathered < 0
         if bool(stale.any()):
-            raise StaleFuture(f"rows {indices[stale].tolist()} were gathered before anything was published for them")
+            raise StaleFutureError(
+                f"rows {indices[stale].tolist()} were gathered before anything was published for them"
+            )
         buffer[indices] = POISON
