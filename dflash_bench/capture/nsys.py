@@ -1,0 +1,162 @@
+"""Finding nsys, and telling what it can do: version, importer, and what the importer lacks.
+
+nsys records with its target part and converts with its host part (``QdstrmImporter``). Either can be missing: CUDA
+images carry only Nsight Compute's copy, without the importer's libraries; Debian splits the two over two folders.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_bench.errors import CaptureError, UsageError
+
+log = logging.getLogger(__name__)
+
+PROBE_TIMEOUT_S = 30
+
+PLACES = (
+    "opt/nvidia/nsight-systems/*/bin/nsys",
+    "opt/nvidia/nsight-systems/*/target-linux-*/nsys",
+    "opt/nvidia/nsight-systems*/bin/nsys",
+    "opt/nvidia/nsight-systems*/target-linux-*/nsys",
+    "opt/nvidia/nsight-compute/*/host/target-linux-*/nsys",
+    "usr/lib/nsight-systems/bin/nsys",
+    "usr/lib/*/nsight-systems/target-linux-*/nsys",
+    "usr/local/cuda*/bin/nsys",
+)
+"""Where installers put nsys, below the root of the file system: NVIDIA's packages, Nsight Compute's copy, Debian."""
+
+DEBIAN_HOST = "usr/lib/nsight-systems"
+PACKAGES = {"libdw.so.1": "libdw1", "libelf.so.1": "libelf1", "libglib-2.0.so.0": "libglib2.0-0", "libz.so.1": "zlib1g"}
+"""Debian and Ubuntu packages of the libraries that importers were seen to lack."""
+
+
+@dataclass(frozen=True, slots=True)
+class NsysTool:
+    """One installed nsys. ``path`` is the resolved binary.
+
+    ``importer`` is None when no QdstrmImporter lies where this nsys looks for it: then it leaves only ``.qdstrm`` files.
+    ``stray_importer`` is one that exists elsewhere; ``mend`` is the command that makes conversion work, if known.
+    """
+
+    path: Path
+    version: tuple[int, ...]
+    importer: Path | None
+    missing_libs: tuple[str, ...] = ()
+    stray_importer: Path | None = None
+    mend: str | None = None
+
+    @property
+    def version_text(self) -> str:
+        """The version as nsys writes it."""
+        return ".".join(map(str, self.version))
+
+    @property
+    def can_convert(self) -> bool:
+        """Whether this nsys can turn what it recorded into SQLite."""
+        return self.importer is not None and not self.missing_libs
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """``NVIDIA Nsight Systems version 2022.4.2.1-df9881f`` → ``(2022, 4, 2, 1)``.
+
+    Raises CaptureError when the text names no version.
+    """
+    found = re.search(r"version\s+(\d+(?:\.\d+)+)", text)
+    if not found:
+        raise CaptureError(f"this is not nsys: it answered {text.strip()[:80]!r} when asked for its version")
+    return tuple(map(int, found[1].split(".")))
+
+
+def missing_libraries(ldd_output: str) -> tuple[str, ...]:
+    """Names of the libraries that ``ldd`` could not find, in order, once each."""
+    return tuple(dict.fromkeys(re.findall(r"^\s*(\S+) => not found", ldd_output, re.MULTILINE)))
+
+
+def candidates(*, path: str | None = None, root: Path = Path("/")) -> Iterator[Path]:
+    """Every nsys binary of this machine, resolved, once each: those on PATH first."""
+    seen: set[Path] = set()
+    on_path = (
+        Path(folder) / "nsys" for folder in (path if path is not None else os.environ.get("PATH", "")).split(":")
+    )
+    placed = (found for place in PLACES for found in sorted(root.glob(place), reverse=True))
+    for found in (*on_path, *placed):
+        resolved = found.resolve()
+        if resolved not in seen and os.access(resolved, os.X_OK) and resolved.is_file():
+            seen.add(resolved)
+            yield resolved
+
+
+def examine(binary: Path, *, root: Path = Path("/")) -> NsysTool:
+    """Ask one nsys for its version and look for its importer.
+
+    Raises CaptureError when the file does not run or is not nsys.
+    """
+    version = parse_version(_output_of([str(binary), "--version"]))
+    resolved = binary.resolve()
+    importer = _importer_of(resolved)
+    if importer is not None:
+        return _with_libraries(NsysTool(resolved, version, importer))
+    stray = root / DEBIAN_HOST / "host-linux-x64" / "QdstrmImporter"
+    if not stray.is_file():
+        return NsysTool(resolved, version, None)
+    # Debian's nsys follows its own resolved path and looks for the host part there; the package links it nowhere.
+    wanted = resolved.parent.parent / "host-linux-x64"
+    return NsysTool(resolved, version, None, stray_importer=stray, mend=f"ln -s {stray.parent} {wanted}")
+
+
+def find_all(*, path: str | None = None, root: Path = Path("/")) -> tuple[NsysTool, ...]:
+    """All working nsys, best first: those that can convert before those that cannot, newest first within each."""
+    tools = []
+    for binary in candidates(path=path, root=root):
+        try:
+            tools.append(examine(binary, root=root))
+        except CaptureError as error:
+            log.warning("%s is left out: %s", binary, error)
+    return tuple(sorted(tools, key=lambda t: (t.can_convert, t.version), reverse=True))
+
+
+def find(explicit: Path | None = None) -> NsysTool | None:
+    """The nsys to use: the one asked for, else the best one found, else None.
+
+    Raises UsageError when `explicit` does not exist, CaptureError when it is not nsys.
+    """
+    if explicit is None:
+        tools = find_all()
+        return tools[0] if tools else None
+    located = shutil.which(explicit) or (str(explicit / "nsys") if explicit.is_dir() else None)
+    if located is None or not Path(located).is_file():
+        raise UsageError(f"there is no nsys at {explicit}", hint="dflash-bench doctor lists those that were found")
+    return examine(Path(located))
+
+
+def has_nvidia_gpu(root: Path = Path("/")) -> bool:
+    """Whether an NVIDIA driver is loaded here, without asking CUDA."""
+    return (root / "proc/driver/nvidia/version").exists() or (root / "dev/nvidiactl").exists()
+
+
+def _importer_of(binary: Path) -> Path | None:
+    # Beside `target-linux-x64`: `host-linux-x64` in Nsight Systems, `linux-desktop-glibc_…-x64` in Nsight Compute.
+    return next(iter(sorted(binary.parent.parent.glob("*/QdstrmImporter"))), None)
+
+
+def _with_libraries(tool: NsysTool) -> NsysTool:
+    missing = missing_libraries(_output_of(["ldd", str(tool.importer)])) if shutil.which("ldd") else ()
+    packages = sorted({PACKAGES[lib] for lib in missing if lib in PACKAGES})
+    mend = f"apt-get install {' '.join(packages)}" if packages else None
+    return NsysTool(tool.path, tool.version, tool.importer, missing, mend=mend)
+
+
+def _output_of(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CaptureError(f"{command[0]} does not run: {error}") from None
+    return done.stdout + done.stderr

@@ -1,0 +1,87 @@
+"""Tables and columns of an nsys SQLite export at schema 3.20, as far as the recorder writes them.
+
+Read from exports of nsys 2025.3; column order, types and NOT NULL as there.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+SCHEMA_VERSION = "3.20.3"
+
+
+class Table(StrEnum):
+    """Table names."""
+
+    META_DATA_EXPORT = "META_DATA_EXPORT"
+    META_DATA_CAPTURE = "META_DATA_CAPTURE"
+    STRING_IDS = "StringIds"
+    NVTX_EVENTS = "NVTX_EVENTS"
+    RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+    SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+    KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+    MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+    MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+    GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+    PROCESSES = "PROCESSES"
+    THREAD_NAMES = "ThreadNames"
+    SESSION_START = "TARGET_INFO_SESSION_START_TIME"
+    ANALYSIS_DETAILS = "ANALYSIS_DETAILS"
+    ENUM_EVENT_TYPE = "ENUM_NSYS_EVENT_TYPE"
+    ENUM_EVENT_CLASS = "ENUM_NSYS_EVENT_CLASS"
+
+
+def _columns(spec: str) -> dict[str, str]:
+    """``name:TYPE! name:TYPE`` → {name: SQL type}; ``!`` is NOT NULL, without a type the column is an INTEGER."""
+    columns = {}
+    for item in spec.split():
+        name, _, kind = item.rstrip("!").partition(":")
+        columns[name] = (kind or "INTEGER") + (" NOT NULL" if item.endswith("!") else "")
+    return columns
+
+
+_WORK = "start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid"
+_ENUM = "id! name:TEXT label:TEXT"
+_META = "name:TEXT! value:TEXT"
+
+COLUMNS: dict[Table, dict[str, str]] = {
+    Table.META_DATA_EXPORT: _columns(_META),
+    Table.META_DATA_CAPTURE: _columns(_META),
+    Table.STRING_IDS: _columns("id! value:TEXT!"),
+    Table.NVTX_EVENTS: _columns(
+        "start! end eventType! rangeId category color text:TEXT globalTid endGlobalTid textId domainId uint64Value"
+        " int64Value doubleValue:REAL uint32Value int32Value floatValue:REAL jsonTextId jsonText:TEXT binaryData:TEXT"
+    ),
+    Table.RUNTIME: _columns("start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId"),
+    Table.SYNCHRONIZATION: _columns(f"{_WORK} deprecatedSyncType syncType! eventId! eventSyncId"),
+    Table.KERNEL: _columns(
+        f"{_WORK} demangledName! shortName! mangledName launchType cacheConfig registersPerThread! gridX! gridY! gridZ!"
+        " blockX! blockY! blockZ! staticSharedMemory! dynamicSharedMemory! localMemoryPerThread! localMemoryTotal!"
+        " gridId! sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig"
+    ),
+    Table.MEMCPY: _columns(
+        f"{_WORK} bytes! copyKind! deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId dstContextId"
+        " migrationCause graphNodeId virtualAddress copyCount"
+    ),
+    Table.MEMSET: _columns(f"{_WORK} value! bytes! graphNodeId memKind"),
+    Table.GRAPH_TRACE: _columns(f"{_WORK} graphId! graphExecId!"),
+    Table.PROCESSES: _columns("globalPid pid name:TEXT"),
+    Table.THREAD_NAMES: _columns("nameId! priority globalTid"),
+    Table.SESSION_START: _columns("utcEpochNs utcTime:TEXT localTime:TEXT"),
+    Table.ANALYSIS_DETAILS: _columns("globalVid! duration! startTime! stopTime!"),
+    Table.ENUM_EVENT_TYPE: _columns(_ENUM),
+    Table.ENUM_EVENT_CLASS: _columns(_ENUM),
+}
+
+ENUMS: dict[Table, tuple[tuple[int, str, str], ...]] = {
+    Table.ENUM_EVENT_TYPE: (
+        (34, "NvtxMark", "NvtxMark"),
+        (59, "NvtxPushPopRange", "NvtxPushPopRange"),
+        (75, "NvtxDomainCreate", "NvtxDomainCreate"),
+    ),
+    Table.ENUM_EVENT_CLASS: (
+        (0, "TRACE_PROCESS_EVENT_CUDA_RUNTIME", "CUDA runtime"),
+        (1, "TRACE_PROCESS_EVENT_CUDA_DRIVER", "CUDA driver"),
+    ),
+}
+"""The rows of the enumerations that can occur here."""
