@@ -157,8 +157,8 @@ class GlueGraphs(Generic[Metadata]):
     def run(self, key: GlueKey, prepare: Callable[[], Metadata]) -> Metadata:
         """Prepare the metadata of this replay and return it, eagerly or by graph.
 
-        `prepare` must read and write static buffers only. Raises FrozenHostValueError when its host values differ between
-        the eager runs and the capture.
+        `prepare` must read and write static buffers only. Raises FrozenHostValueError when its host values differ
+        between the eager runs and the capture.
         """
         captured = self._graphs.get(key)
         if captured is None:

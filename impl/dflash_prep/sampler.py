@@ -78,7 +78,7 @@ class VocabShard:
 
     @classmethod
     def split(cls, vocab: int, rank: int, size: int) -> "VocabShard":
-        """Rank `rank`'s part of `vocab` ids: contiguous ascending shards of ceil(vocab / size), the last maybe empty."""
+        """Rank `rank`'s part of `vocab` ids: ascending shards of ceil(vocab / size), the last maybe empty."""
         width = -(-vocab // size)
         start = min(rank * width, vocab)
         return cls(start, min(start + width, vocab) - start)
