@@ -1,0 +1,312 @@
+"""Build one profile from the exports of one run: streamed, and whole or not there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dflash_bench import __version__
+from dflash_bench.errors import DataError, UsageError
+from dflash_bench.ingest.diagnostics import findings_of
+from dflash_bench.ingest.events import Batch, Skipped, stream
+from dflash_bench.ingest.export import EVENT_TABLES, Export
+from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankMark, assign_ranks, compile_pattern
+from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RunInfo, Value
+from dflash_bench.profile import NAME, SCHEMAS, Events, Profile, is_profile, open_profile, part_path, write_run
+
+log = logging.getLogger(__name__)
+
+ROW_GROUP_ROWS = 1 << 18
+Progress = Callable[[Path, int, int], None]
+"""Called with (file, rows read, rows in the file)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How the profile of one run is named and described.
+
+    ``arm`` and ``workload`` describe the run where the captures' marks do not; ``settings`` and ``counters`` (rank →
+    metric → value) come from the built-in loop. ``captures`` is a folder that moves into the profile with it.
+    """
+
+    run: str
+    profiles: Path = Path("profiles")
+    arm: str | None = None
+    workload: str | None = None
+    rank_pattern: str = DEFAULT_RANK_PATTERN
+    settings: dict[str, Value] = field(default_factory=dict)
+    counters: dict[int, dict[str, float]] = field(default_factory=dict)
+    captures: Path | None = None
+    is_replace: bool = False
+
+
+def build_profile(exports: Sequence[Export], options: RunOptions, progress: Progress | None = None) -> Profile:
+    """Write ``profiles/<run>`` from the exports of one run and open it.
+
+    The same exports a second time change nothing. Raises UsageError when the name holds another run already and
+    DataError when an export cannot be read or holds nothing to measure; then nothing is left behind.
+    """
+    check_run_name(options.run)
+    target = options.profiles / options.run
+    if (existing := _existing(target, exports, options)) is not None:
+        return existing
+    options.profiles.mkdir(parents=True, exist_ok=True)
+    with _partial_folder(target) as folder:
+        parts = [_write_events(export, k, folder, progress) for k, export in enumerate(exports)]
+        info = _describe(exports, parts, options)
+        _move_to_ranks(folder, info)
+        write_run(folder, info)
+        if options.captures is not None:
+            shutil.move(options.captures, folder / "captures")
+        return _publish(folder, target, exports, options)
+
+
+def check_run_name(run: str) -> None:
+    """Raises UsageError when a run's name cannot be a folder of its own."""
+    if not run or run.startswith(".") or "/" in run or "\0" in run or len(run.encode()) > 200:
+        raise UsageError(f"{run!r} cannot name a run", hint="use letters, digits, '.', '_' and '-'")
+
+
+def same_captures(info: RunInfo, exports: Sequence[Export]) -> bool:
+    """Whether a profile was made of exactly these exports."""
+    return sorted(c.fingerprint for c in info.captures) == sorted(e.fingerprint for e in exports)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What was read of one export: its processes with their row counts, its marks, its gaps."""
+
+    processes: tuple[ProcessInfo, ...]
+    marks: dict[int, RankMark]
+    skipped: Skipped
+
+
+def _existing(target: Path, exports: Sequence[Export], options: RunOptions) -> Profile | None:
+    if not target.exists() or options.is_replace:
+        return None
+    if not is_profile(target):
+        raise UsageError(f"{target} exists and is not a profile", hint="choose another name with --run NAME")
+    profile = open_profile(target)
+    same = same_captures(profile.info, exports) and profile.info.settings.get("rank_pattern") == options.rank_pattern
+    if same and options.arm in (None, profile.info.arm) and options.workload in (None, profile.info.workload):
+        log.info("%s already holds exactly this", target)
+        return profile
+    raise UsageError(f"{target} already holds another run", hint="choose another name with --run NAME, or pass --replace")
+
+
+@contextmanager
+def _partial_folder(target: Path) -> Iterator[Path]:
+    folder = target.parent / f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.partial"
+    folder.mkdir()
+    try:
+        yield folder
+    except OSError as error:
+        raise DataError(f"{target} could not be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _publish(folder: Path, target: Path, exports: Sequence[Export], options: RunOptions) -> Profile:
+    """Rename into place. Of two writers of one run the first wins, and the other finds its own content there."""
+    if options.is_replace and target.exists():
+        old = target.parent / f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.replaced"
+        target.rename(old)
+        folder.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+        return open_profile(target)
+    try:
+        folder.rename(target)
+    except OSError:
+        if (existing := _existing(target, exports, options)) is not None:
+            return existing
+        raise
+    return open_profile(target)
+
+
+class _Writers:
+    """One open Parquet file per (table, process), filled row group by row group so that memory stays bounded."""
+
+    def __init__(self, folder: Path, capture: int, stack: ExitStack) -> None:
+        self.folder, self.capture, self.stack = folder, capture, stack
+        self.files: dict[tuple[Events, int], pq.ParquetWriter] = {}
+        self.waiting: dict[tuple[Events, int], list[pa.Table]] = {}
+        self.counts: dict[tuple[Events, int], int] = {}
+
+    def add(self, batch: Batch) -> None:
+        """Split a batch by process and queue its rows."""
+        schema = SCHEMAS[batch.table]
+        table = pa.Table.from_arrays([batch.columns[f.name].cast(f.type) for f in schema], schema=schema)
+        for process in np.unique(batch.process):
+            mine = batch.process == process
+            rows = table if mine.all() else table.filter(pa.array(mine))
+            key = batch.table, int(process)
+            self.counts[key] = self.counts.get(key, 0) + rows.num_rows
+            self.waiting.setdefault(key, []).append(rows)
+            if sum(t.num_rows for t in self.waiting[key]) >= ROW_GROUP_ROWS:
+                self._flush(key)
+
+    def close(self) -> None:
+        for key in list(self.waiting):
+            self._flush(key)
+
+    def _flush(self, key: tuple[Events, int]) -> None:
+        rows = self.waiting.pop(key, [])
+        if not rows:
+            return
+        schema = SCHEMAS[key[0]]
+        if key not in self.files:
+            path = self.folder / _unranked_path(key[0], self.capture, key[1])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            names = [f.name for f in schema if f.type == NAME]
+            writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=names)
+            self.files[key] = self.stack.enter_context(writer)
+        self.files[key].write_table(pa.concat_tables(rows).unify_dictionaries().combine_chunks())
+
+
+def _unranked_path(table: Events, capture: int, process: int) -> Path:
+    return Path(table) / f"capture{capture}-process{process}.parquet"
+
+
+def _write_events(export: Export, capture: int, folder: Path, progress: Progress | None) -> _Part:
+    skipped, marks, done, total = Skipped(), dict[int, RankMark](), 0, _num_rows(export)
+    with ExitStack() as stack:
+        writers = _Writers(folder, capture, stack)
+        for batch in stream(export, skipped):
+            writers.add(batch)
+            if batch.table is Events.MARKS:
+                marks |= _rank_marks(batch)
+            done += len(batch.process)
+            if progress is not None:
+                progress(export.path, min(done, total), total)
+        writers.close()
+    if progress is not None:
+        progress(export.path, total, total)
+    ids = sorted({process for _, process in writers.counts})
+    processes = tuple(_process_info(process, capture, writers.counts) for process in ids)
+    if not any(p.num_ranges or p.num_api_calls or p.num_gpu_work for p in processes):
+        raise DataError(
+            f"{export.path}: nothing to measure: the capture holds neither NVTX ranges nor CUDA calls nor GPU work",
+            hint="capture again with `dflash-bench capture -- CMD`; `dflash-bench doctor` says what is missing",
+        )
+    return _Part(processes, marks, skipped)
+
+
+def _num_rows(export: Export) -> int:
+    tables = [t for t in EVENT_TABLES if t in export.tables]
+    counts = [export.rows(f'SELECT MAX(rowid) FROM "{t}"')[0][0] for t in tables]
+    return max(1, sum(c for c in counts if isinstance(c, int)))
+
+
+def _rank_marks(batch: Batch) -> dict[int, RankMark]:
+    texts, found = batch.columns["text"], dict[int, RankMark]()
+    for position, text in enumerate(texts.dictionary.to_pylist()):
+        if (mark := RankMark.parse(text)) is not None:
+            rows = np.flatnonzero(texts.indices.to_numpy() == position)
+            found |= {int(process): mark for process in np.unique(batch.process[rows])}
+    return found
+
+
+def _process_info(process: int, capture: int, counts: dict[tuple[Events, int], int]) -> ProcessInfo:
+    return ProcessInfo(
+        process=process,
+        pid=process & 0xFFFFFF,
+        capture=capture,
+        rank=None,
+        rank_source=None,
+        world=None,
+        arm=None,
+        num_ranges=counts.get((Events.RANGES, process), 0),
+        num_api_calls=counts.get((Events.API_CALLS, process), 0),
+        num_gpu_work=counts.get((Events.GPU_WORK, process), 0),
+    )
+
+
+def _describe(exports: Sequence[Export], parts: Sequence[_Part], options: RunOptions) -> RunInfo:
+    marks = {(k, process): mark for k, part in enumerate(parts) for process, mark in part.marks.items()}
+    found = [p for part in parts for p in part.processes]
+    names = [export.path.name for export in exports]
+    processes = assign_ranks(found, marks, names, compile_pattern(options.rank_pattern))
+    arms = sorted({p.arm for p in processes if p.arm is not None})
+    if len(arms) > 1:
+        raise DataError(f"run {options.run} mixes the arms {', '.join(arms)}", hint="ingest each arm on its own")
+    worlds = {p.world for p in processes if p.world is not None}
+    devices = tuple(dict.fromkeys(name for export in exports for name in export.gpu_names))
+    return RunInfo(
+        run=options.run,
+        arm=options.arm or (arms[0] if arms else None),
+        workload=options.workload,
+        device=_device(exports, processes, devices),
+        devices=devices,
+        world=max(worlds) if worlds else None,
+        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        tool_version=__version__,
+        captures=tuple(_capture_info(export) for export in exports),
+        processes=processes,
+        findings=_findings(exports, parts, processes),
+        settings={"rank_pattern": options.rank_pattern, **options.settings},
+        counters={str(rank): dict(values) for rank, values in sorted(options.counters.items())},
+    )
+
+
+def _device(exports: Sequence[Export], processes: Sequence[ProcessInfo], devices: tuple[str, ...]) -> str:
+    if any(export.is_simulated for export in exports):
+        return "simulated"
+    if not any(p.num_gpu_work or p.num_api_calls for p in processes):
+        return "cpu"
+    return " + ".join(devices) or "unknown GPU"
+
+
+def _capture_info(export: Export) -> CaptureInfo:
+    first, last = export.time_range
+    return CaptureInfo(
+        fingerprint=export.fingerprint,
+        size_bytes=export.size_bytes,
+        recorder=export.recorder,
+        exporter_version=export.exporter_version,
+        schema_version=export.schema_version,
+        session_start_utc_ns=export.session_start_utc_ns,
+        first_ns=first,
+        last_ns=last,
+    )
+
+
+def _findings(
+    exports: Sequence[Export], parts: Sequence[_Part], processes: Sequence[ProcessInfo]
+) -> tuple[Finding, ...]:
+    found: list[Finding] = []
+    for k, (export, part) in enumerate(zip(exports, parts, strict=True)):
+        ranks = {p.rank for p in processes if p.capture == k}
+        found += findings_of(export, part.skipped, ranks.pop() if len(ranks) == 1 else None)
+    unranked = [p for p in processes if p.rank is None]
+    if unranked:
+        text = f"{len(unranked)} processes have no rank (a launcher, a helper); their rows are kept apart"
+        found.append(Finding("process_without_rank", None, len(unranked), text))
+    worlds = {p.world for p in processes if p.world is not None}
+    missing = sorted(set(range(max(worlds))) - {p.rank for p in processes}) if worlds else []
+    if missing:
+        some = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+        found.append(Finding("rank_missing", None, len(missing), f"no capture of rank {some} (world {max(worlds)})"))
+    return tuple(found)
+
+
+def _move_to_ranks(folder: Path, info: RunInfo) -> None:
+    for process in info.processes:
+        for table in Events:
+            old = folder / _unranked_path(table, process.capture, process.process)
+            if old.exists():
+                new = folder / part_path(table, process.rank, process)
+                new.parent.mkdir(exist_ok=True)
+                old.rename(new)
+
+

@@ -1,0 +1,56 @@
+"""What a capture says about its own gaps, as findings in our words.
+
+The texts of DIAGNOSTIC_EVENT may hold paths and host names, so they are recognised here and never passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from dflash_bench.ingest.events import Skipped
+from dflash_bench.ingest.export import Export
+from dflash_bench.model import Finding
+
+_KNOWN = (
+    ("driver_not_supported", r"driver version .* is not supported", "the CUDA driver is newer than this nsys supports: GPU rows may be missing; use a newer nsys"),
+    ("nvtx_incomplete", r"Not all NVTX events might have been collected", "nsys itself says that NVTX ranges may be missing"),
+    ("cuda_not_started", r"CUDA profiling might have not been started correctly", "nsys itself says that CUDA profiling may not have started"),
+)  # fmt: skip
+
+_SKIPPED = {
+    "range_ends_before_start": "NVTX ranges end before they start and were left out",
+    "api_call_ends_before_start": "API calls end before they start and were left out",
+    "gpu_work_ends_before_start": "GPU rows end before they start and were left out",
+    "overhead_ends_before_start": "overhead rows end before they start and were left out",
+    "api_call_without_time": "API calls have no start or end and were left out",
+    "gpu_work_without_time": "GPU rows have no timestamps (CUPTI writes 0) and were left out",
+    "overhead_without_time": "overhead rows have no start or end and were left out",
+    "api_row_is_backtrace": "API rows are backtraces that repeat a call's id; they are no calls and were left out",
+}
+
+
+def findings_of(export: Export, skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
+    """Everything the export or its reading gives to know. ``rank``: the file's rank, None if it holds several."""
+    found = [
+        Finding(code, rank, count, f"{count:,} {_SKIPPED[code]}") for code, count in sorted(skipped.counts.items())
+    ]
+    found += _diagnostics(export, rank)
+    partial = [k for k in ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT") if export.about_export.get(k)]
+    if partial:
+        found.append(Finding("partial_export", rank, len(partial), "a partial export: tables or times were left out on purpose"))
+    if "DERIVED_BY" in export.about_export or "DERIVED_WINDOW_NS" in export.about_export:
+        found.append(Finding("clipped_window", rank, 1, "a slice of a longer capture: what began or ended outside is cut off"))
+    return tuple(found)
+
+
+def _diagnostics(export: Export, rank: int | None) -> list[Finding]:
+    if not export.has("DIAGNOSTIC_EVENT", "text"):
+        return []
+    texts = [
+        value.decode("utf-8", "replace")
+        for (value,) in export.rows("SELECT CAST(text AS BLOB) FROM DIAGNOSTIC_EVENT WHERE text IS NOT NULL")
+        if isinstance(value, bytes)
+    ]
+    counts = Counter(code for text in texts for code, pattern, _ in _KNOWN if re.search(pattern, text, re.IGNORECASE))
+    return [Finding(code, rank, counts[code], meaning) for code, _, meaning in _KNOWN if counts[code]]

@@ -1,0 +1,68 @@
+"""Questions to many intervals at once: which one holds an instant, and which hold it outside that one.
+
+Everything is vectorised: a capture has millions of ranges and calls, and a loop in Python over them would take minutes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_bench.model import IntArray
+
+NONE = -1
+"""No interval. The only place where −1 stands for absence: these are indices inside NumPy arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Half-open intervals [start, end), sorted by start, of equal starts the longest first.
+
+    ``start``, ``end``: int64 [n]. ``source`` int64 [n] is each one's place in the arrays it was made of. ``outer`` int64
+    [n] is the nearest earlier interval that ends later, or NONE: whoever looks for an interval that holds t and finds
+    one over already may skip to its ``outer``, since all between end no later.
+    """
+
+    start: IntArray
+    end: IntArray
+    source: IntArray
+    outer: IntArray
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def holding(self, t: IntArray) -> IntArray:
+        """Index of the innermost interval at each t: the one with the latest start among those that hold it."""
+        latest = np.searchsorted(self.start, t, side="right") - 1
+        return self._settle(latest, t)
+
+    def parents(self) -> IntArray:
+        """For each interval, the innermost other one that holds its start."""
+        return self._settle(np.arange(len(self)) - 1, self.start)
+
+    def _settle(self, index: IntArray, t: IntArray) -> IntArray:
+        index = index.astype(np.int64)
+        over = np.flatnonzero(index >= 0)
+        while len(over := over[self.end[index[over]] <= t[over]]):
+            index[over] = self.outer[index[over]]
+            over = over[index[over] >= 0]
+        return index
+
+
+def intervals(start: IntArray, end: IntArray) -> Intervals:
+    """Sort and link intervals. ``start``, ``end``: int64 [n] in any order, nested or not."""
+    source = np.lexsort((-end, start))
+    start, end = start[source], end[source]
+    return Intervals(start, end, source, _outer(end))
+
+
+def _outer(end: IntArray) -> IntArray:
+    # Pointer jumping: everything between outer[i] and i ends no later than i, so a pointer that does not yet point to a
+    # later end may take over its target's pointer. The distance doubles: about log2(n) rounds.
+    outer = np.arange(len(end), dtype=np.int64) - 1
+    moving = np.flatnonzero(outer >= 0)
+    while len(moving := moving[end[outer[moving]] <= end[moving]]):
+        outer[moving] = outer[outer[moving]]
+        moving = moving[outer[moving] >= 0]
+    return outer

@@ -1,0 +1,145 @@
+"""All metrics of a run: per rank, pooled over ranks, and between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from dflash_bench.metrics.agreement import Arrivals, Meeting, lateness_rows, meet
+from dflash_bench.metrics.blame import merged
+from dflash_bench.metrics.events import Reading, load
+from dflash_bench.metrics.rank import Measured, measure_process, metric
+from dflash_bench.metrics.registry import Pool, position, spec
+from dflash_bench.model import Finding, Metric, RankSource, RunMetrics, Statistic, Table, Value
+from dflash_bench.profile import Profile
+
+COLUMNS = {
+    "stall.by_cause": ("rank", "cause", "launches", "lost_total_ns", "lost_p50_ns"),
+    "sync.by_range": ("rank", "path", "api", "count", "total_ns", "p50_ns"),
+    "sync.by_thread": ("rank", "thread", "api", "count", "total_ns", "share_of_step_time"),
+    "dp.lateness_by_cause": ("rank", "cause", "mean_ns", "p50_ns"),
+}
+
+
+def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
+    """Measure a run. Raises UsageError when the reading's step pattern is no regular expression."""
+    reading = reading or Reading()
+    info = profile.info
+    # a foreign rank mark would be odd, but only ours promises that every allocation is inside a range
+    is_own_loop = info.rank_source is RankSource.MARK
+    measured = [
+        (rank, [measure_process(load(profile, p), reading, is_own_loop=is_own_loop) for p in info.processes_of(rank)])
+        for rank in info.ranks
+    ]
+    by_rank = {rank: _joined(found) for rank, found in measured}
+    metrics = [m for found in by_rank.values() for m in found.metrics]
+    metrics += _counters(info.counters)
+    tables = [_table(name, by_rank) for name in ("stall.by_cause", "sync.by_range", "sync.by_thread")]
+    findings = [f for found in by_rank.values() for f in found.findings]
+    arrivals = [found.arrivals for found in by_rank.values() if found.arrivals is not None]
+    if (met := meet(arrivals)) is not None:
+        meeting, about_meeting = met
+        metrics += _cross_rank(meeting)
+        tables.append(_lateness_table(arrivals, meeting))
+        findings += about_meeting
+    metrics += _pooled(metrics)
+    return RunMetrics(
+        info=info,
+        metrics=tuple(sorted(metrics, key=_order)),
+        tables=tuple(t for t in tables if t.rows),
+        findings=tuple(sorted({*info.findings, *findings}, key=lambda f: (f.code, -1 if f.rank is None else f.rank))),
+    )
+
+
+def _order(found: Metric) -> tuple[int, str, int]:
+    return position(found.name), found.name, -1 if found.rank is None else found.rank
+
+
+def _joined(found: Sequence[Measured]) -> Measured:
+    """The processes of one rank as one: the same metric of two processes becomes one."""
+    if len(found) == 1:
+        return found[0]
+    metrics = sorted((m for part in found for m in part.metrics), key=_order)
+    blames = {name: merged([part.blames[name] for part in found if name in part.blames]) for part in found for name in part.blames}
+    return Measured(
+        metrics=tuple(pool(list(same), rank=next(iter(found[0].metrics)).rank) for _, same in groupby(metrics, lambda m: m.name)),
+        blames=blames,
+        step_time=sum(part.step_time for part in found),
+        arrivals=next((part.arrivals for part in found if part.arrivals is not None), None),
+        findings=tuple(f for part in found for f in part.findings),
+    )
+
+
+def _pooled(metrics: Iterable[Metric]) -> Iterator[Metric]:
+    ordered = sorted((m for m in metrics if m.rank is not None and spec(m.name).pool is not Pool.NONE), key=_order)
+    for _, same in groupby(ordered, lambda m: m.name):
+        yield pool(list(same), rank=None)
+
+
+def pool(same: Sequence[Metric], rank: int | None) -> Metric:
+    """One metric of several ranks as one, from the same samples; counters by the rule of their registry entry."""
+    first, known = same[0], spec(same[0].name)
+    if known.statistic is Statistic.VALUE:
+        rule = {Pool.SUM: np.sum, Pool.MAX: np.max, Pool.MIN: np.min}.get(known.pool, np.mean)
+        values = np.array([rule([m.values[0] for m in same])])
+    else:
+        values = np.concatenate([m.values for m in same])
+    # steps of different ranks are different blocks
+    blocks = [m.block + (k << 40) for k, m in enumerate(same) if m.block is not None]
+    groups = [m.group for m in same if m.group is not None]
+    covered = [(m.coverage, m.n) for m in same if m.coverage is not None]
+    total = sum(n for _, n in covered)
+    return Metric(
+        name=first.name,
+        rank=rank,
+        unit=first.unit,
+        statistic=first.statistic,
+        values=values,
+        group=np.concatenate(groups) if len(groups) == len(same) else None,
+        block=np.concatenate(blocks) if len(blocks) == len(same) else None,
+        num_samples=sum(m.n for m in same) if first.num_samples is not None else None,
+        coverage=sum(c * n for c, n in covered) / total if total else None,
+    )
+
+
+def _counters(counters: dict[str, dict[str, float]]) -> Iterator[Metric]:
+    for rank, values in counters.items():
+        for name, value in values.items():
+            yield metric(name, int(rank), np.array([value]))
+
+
+def _table(name: str, by_rank: dict[int, Measured]) -> Table:
+    """Rows of each rank, then of all ranks together (rank null)."""
+    own = {rank: found.blames[name] for rank, found in by_rank.items() if name in found.blames}
+    rows = [row for rank, part in own.items() for row in part.rows(rank)]
+    rows += merged(list(own.values())).rows(None) if own and name != "sync.by_thread" else []
+    if name == "sync.by_thread":
+        # a thread belongs to one rank, and its time is set against that rank's step time
+        rows = [_with_share(row, by_rank) for row in rows]
+    return Table(name, COLUMNS[name], tuple(rows))
+
+
+def _with_share(row: tuple[Value, ...], by_rank: dict[int, Measured]) -> tuple[Value, ...]:
+    rank, thread, api, count, total, _ = row
+    assert isinstance(rank, int) and isinstance(total, int)
+    return rank, thread, api, count, total, total / by_rank[rank].step_time
+
+
+def _lateness_table(found: Sequence[Arrivals], meeting: Meeting) -> Table:
+    return Table("dp.lateness_by_cause", COLUMNS["dp.lateness_by_cause"], tuple(lateness_rows(found, meeting)))
+
+
+def _cross_rank(meeting: Meeting) -> Iterator[Metric]:
+    last, every = meeting.last, np.arange(meeting.arrival.shape[1])
+    for k, rank in enumerate(meeting.ranks):
+        yield metric("dp.wait", rank, meeting.wait[k], block=every)
+        yield metric("dp.lateness", rank, meeting.lateness[k], block=every)
+        yield metric("dp.straggler_share", rank, last == k, block=every)
+        yield metric("clock.offset", rank, meeting.offset[k], block=every)
+        yield metric("clock.offset_spread", rank, meeting.offset_spread[k : k + 1], num_samples=len(every))
+    yield metric("dp.alloc_on_critical_path", None, meeting.is_alloc[last, every], block=every)
+    yield metric("dp.agreement_tax", None, meeting.tax, block=every)
+
+

@@ -1,0 +1,247 @@
+"""The nouns of the harness: what stands at the border between two stages.
+
+Read this module first; the stages are functions between these types::
+
+    capture ──▶ capture file ──ingest──▶ Profile(RunInfo + Arrow tables) ──metrics──▶ RunMetrics ──compare──▶ Comparison
+
+All times are integer nanoseconds (``_ns``); they are formatted only where they are shown. ``rank`` is ``None`` where a
+figure belongs to no single rank: pooled over ranks, or about all of them at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+Value = int | float | str | None
+"""A cell of a table."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """Something a reader of the figures must know: counted, never silent.
+
+    ``code`` is stable (scripts may match it), ``count`` is how many rows, steps or launches it concerns.
+    """
+
+    code: str
+    rank: int | None
+    count: int
+    text: str
+
+
+# ── profile ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RankSource(StrEnum):
+    """Where the rank of a process was read, best first."""
+
+    MARK = "mark"
+    FILE_NAME = "file name"
+    PROCESS_ORDER = "process order"
+
+
+class Recorder(StrEnum):
+    """What wrote a capture."""
+
+    NSYS = "nsys"
+    BUILTIN = "built-in recorder"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """A profiled process. ``process`` is ``globalPid >> 24``: it holds the pid and the machine's id in the capture."""
+
+    process: int
+    pid: int
+    capture: int
+    rank: int | None
+    rank_source: RankSource | None
+    world: int | None
+    arm: str | None
+    num_ranges: int
+    num_api_calls: int
+    num_gpu_work: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureInfo:
+    """One capture file, without anything that could tell whose it is.
+
+    ``fingerprint`` identifies the content; ``session_start_utc_ns`` is wall time at capture time 0, when known.
+    """
+
+    fingerprint: str
+    size_bytes: int
+    recorder: Recorder
+    exporter_version: str | None
+    schema_version: str | None
+    session_start_utc_ns: int | None
+    first_ns: int | None
+    last_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What ``run.json`` says of a run: one launch of one arm on all its ranks."""
+
+    run: str
+    arm: str | None
+    workload: str | None
+    device: str | None
+    devices: tuple[str, ...]
+    world: int | None
+    created_utc: str
+    tool_version: str
+    captures: tuple[CaptureInfo, ...]
+    processes: tuple[ProcessInfo, ...]
+    findings: tuple[Finding, ...]
+    settings: dict[str, Value] = field(default_factory=dict)
+    counters: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that have at least one process, ascending."""
+        return tuple(sorted({p.rank for p in self.processes if p.rank is not None}))
+
+    @property
+    def rank_source(self) -> RankSource | None:
+        """The weakest source any rank rests on."""
+        order = list(RankSource)
+        sources = [p.rank_source for p in self.processes if p.rank_source is not None]
+        return max(sources, key=order.index) if sources else None
+
+    def processes_of(self, rank: int) -> tuple[ProcessInfo, ...]:
+        """The processes of one rank."""
+        return tuple(p for p in self.processes if p.rank == rank)
+
+
+# ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Better(StrEnum):
+    """The direction in which a metric improves."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    NONE = "none"
+
+
+class Unit(StrEnum):
+    """Base units. Figures are stored in these and formatted at the edge."""
+
+    NS = "ns"
+    FRACTION = "fraction"
+    COUNT = "count"
+    TOKENS = "tokens"
+    TOKENS_PER_S = "tokens/s"
+    PAGES = "pages"
+    RATIO = "ratio"
+
+
+class Statistic(StrEnum):
+    """The one figure by which two runs are compared on a metric."""
+
+    MEDIAN = "p50"
+    MEAN = "mean"
+    MEDIAN_DIFFERENCE = "median difference"
+    VALUE = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of one run and rank, with the samples it was computed from.
+
+    ``values``: float64 [n] for MEDIAN (a distribution), 0/1 float64 [n] for MEAN (a share). For MEDIAN_DIFFERENCE,
+    ``values`` is float64 [n] and ``group`` bool [n]: median where true − median where false. VALUE has one value and
+    no samples behind it. ``block`` int64 [n] is the step of each sample, by which it is resampled; None: its order.
+    ``num_samples`` overrides n where a value rests on more than one sample. ``coverage`` is the share of the events
+    that the figure could see, where that can be less than all of them.
+    """
+
+    name: str
+    rank: int | None
+    unit: Unit
+    statistic: Statistic
+    values: FloatArray
+    group: BoolArray | None = None
+    block: IntArray | None = None
+    num_samples: int | None = None
+    coverage: float | None = None
+
+    @property
+    def n(self) -> int:
+        return len(self.values) if self.num_samples is None else self.num_samples
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A result that is a table: column names and rows."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """Everything that was measured of one run."""
+
+    info: RunInfo
+    metrics: tuple[Metric, ...]
+    tables: tuple[Table, ...]
+    findings: tuple[Finding, ...]
+
+    def find(self, name: str, rank: int | None) -> Metric | None:
+        """The metric of that name and rank, or None."""
+        return next((m for m in self.metrics if m.name == name and m.rank == rank), None)
+
+
+# ── comparison ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A two-sided confidence interval."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Base against candidate on one metric and rank. Figures are None where that side has no data.
+
+    ``interval`` belongs to ``difference`` (candidate − base), in the metric's unit.
+    """
+
+    metric: str
+    rank: int | None
+    unit: Unit
+    better: Better
+    statistic: Statistic
+    base: float | None
+    candidate: float | None
+    base_n: int
+    candidate_n: int
+    difference: float | None
+    ratio: float | None
+    interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs side by side."""
+
+    base: RunMetrics
+    candidate: RunMetrics
+    changes: tuple[Change, ...]
+    findings: tuple[Finding, ...]

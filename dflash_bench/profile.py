@@ -1,0 +1,207 @@
+"""The profile: what ingest writes and metrics reads.
+
+A profile is a folder, whole or not there::
+
+    profiles/<run>/
+      run.json                            what the run is (RunInfo), format version beside it
+      ranges/rank=0/process=<id>.parquet  NVTX push/pop and start/end ranges
+      api_calls/…                         CUDA runtime and driver API calls
+      gpu_work/…                          kernels, copies, memsets, graph replays, as rows of the capture
+      marks/…                             NVTX marks
+      overhead/…                          what the profiler itself cost
+      processes.parquet                   the processes, their ranks, and where the rank was read
+
+The folders are Hive-partitioned: ``pandas.read_parquet("profiles/x/ranges")`` or DuckDB read them as they are. Rows of a
+process without a rank lie in ``rank=__HIVE_DEFAULT_PARTITION__``. Every Parquet file carries its format version.
+
+Format history (``FORMAT_VERSION``)
+  1  first version
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dflash_bench.errors import DataError, SchemaError
+from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RankSource, Recorder, RunInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT_VERSION = 1
+NO_RANK = "__HIVE_DEFAULT_PARTITION__"
+RUN_FILE = "run.json"
+
+NAME = pa.dictionary(pa.int32(), pa.string())
+"""Names repeat millions of times: stored once, referred to by index."""
+
+
+class Events(StrEnum):
+    """The event tables, one folder each."""
+
+    RANGES = "ranges"
+    API_CALLS = "api_calls"
+    GPU_WORK = "gpu_work"
+    MARKS = "marks"
+    OVERHEAD = "overhead"
+
+
+def _schema(*fields: tuple[str, pa.DataType, bool]) -> pa.Schema:
+    return pa.schema(
+        [pa.field(name, kind, nullable=nullable) for name, kind, nullable in fields],
+        metadata={b"dflash_bench.format_version": str(FORMAT_VERSION).encode()},
+    )
+
+
+SCHEMAS: dict[Events, pa.Schema] = {
+    # end_ns is null for a range that was still open when the capture closed (censored, never zero long)
+    Events.RANGES: _schema(
+        ("thread", pa.int64(), False),
+        ("domain", NAME, False),
+        ("name", NAME, False),
+        ("kind", NAME, False),  # push_pop | start_end
+        ("start_ns", pa.int64(), False),
+        ("end_ns", pa.int64(), True),
+    ),
+    # name is without the version suffix (`_v7000`); correlation_id is unique only inside a process
+    Events.API_CALLS: _schema(
+        ("thread", pa.int64(), False),
+        ("correlation_id", pa.int64(), False),
+        ("name", NAME, False),
+        ("start_ns", pa.int64(), False),
+        ("end_ns", pa.int64(), False),
+    ),
+    # one row per row of the capture: a graph traced node by node has many rows with one correlation_id
+    Events.GPU_WORK: _schema(
+        ("device", pa.int64(), False),
+        ("stream", pa.int64(), False),
+        ("correlation_id", pa.int64(), False),
+        ("kind", NAME, False),  # kernel | memcpy | memset | graph
+        ("name", NAME, False),
+        ("start_ns", pa.int64(), False),
+        ("end_ns", pa.int64(), False),
+        ("graph_exec_id", pa.int64(), True),
+        ("graph_node_id", pa.int64(), True),
+        ("bytes", pa.int64(), True),
+    ),
+    Events.MARKS: _schema(
+        ("thread", pa.int64(), False),
+        ("domain", NAME, False),
+        ("text", NAME, False),
+        ("start_ns", pa.int64(), False),
+    ),
+    Events.OVERHEAD: _schema(
+        ("thread", pa.int64(), False),
+        ("name", NAME, False),
+        ("start_ns", pa.int64(), False),
+        ("end_ns", pa.int64(), False),
+    ),
+}
+
+PROCESSES = _schema(
+    ("process", pa.int64(), False),
+    ("pid", pa.int64(), False),
+    ("capture", pa.int64(), False),
+    ("rank", pa.int64(), True),
+    ("rank_source", pa.string(), True),
+    ("world", pa.int64(), True),
+    ("arm", pa.string(), True),
+    ("num_ranges", pa.int64(), False),
+    ("num_api_calls", pa.int64(), False),
+    ("num_gpu_work", pa.int64(), False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """An ingested run on disk."""
+
+    path: Path
+    info: RunInfo
+
+    def events(self, table: Events, process: ProcessInfo) -> pa.Table:
+        """The rows of one process, in the declared schema; empty when the capture had none.
+
+        Raises DataError when the file is there but cannot be read.
+        """
+        path = self.path / part_path(table, process.rank, process)
+        if not path.exists():
+            return SCHEMAS[table].empty_table()
+        try:
+            found = pq.ParquetFile(path).read()
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: cannot be read as Parquet: {error}", hint="ingest the capture again") from None
+        if not found.schema.equals(SCHEMAS[table]):
+            raise SchemaError(f"{path}: columns differ from profile format {FORMAT_VERSION}", hint="ingest the capture again")
+        return found
+
+    def frame(self, table: Events | str) -> pd.DataFrame:
+        """All ranks of one event table as a pandas frame with a ``rank`` and a ``process`` column, for notebooks."""
+        parts = [
+            self.events(Events(table), p).to_pandas().assign(rank=p.rank, process=p.process) for p in self.info.processes
+        ]
+        import pandas as pd
+
+        return pd.concat(parts, ignore_index=True) if parts else SCHEMAS[Events(table)].empty_table().to_pandas()
+
+
+def part_path(table: Events, rank: int | None, process: ProcessInfo) -> Path:
+    """Where the rows of a process lie, relative to the profile. A process id can recur in another capture."""
+    partition = NO_RANK if rank is None else str(rank)
+    return Path(table) / f"rank={partition}" / f"capture{process.capture}-process{process.process}.parquet"
+
+
+def is_profile(path: Path) -> bool:
+    """Whether the folder is a profile."""
+    return (path / RUN_FILE).is_file()
+
+
+def open_profile(path: Path) -> Profile:
+    """Open the profile in a folder.
+
+    Raises DataError when it is none, SchemaError when it was written by a format this version does not read.
+    """
+    file = path / RUN_FILE
+    try:
+        raw: Any = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} is not a profile: it has no {RUN_FILE}", hint=f"dflash-bench ingest {path}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read: {error}", hint="ingest the capture again") from None
+    version = raw.get("format_version") if isinstance(raw, dict) else None
+    if version != FORMAT_VERSION:
+        raise SchemaError(
+            f"{file} has profile format {version}; this version reads {FORMAT_VERSION}", hint="ingest the capture again"
+        )
+    try:
+        return Profile(path, _run_from_json(raw))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{file} is damaged: {error!r}", hint="ingest the capture again") from None
+
+
+def write_run(path: Path, info: RunInfo) -> None:
+    """Write ``run.json`` and ``processes.parquet`` into a profile folder that is being built."""
+    rows = [dataclasses.asdict(p) for p in info.processes]
+    pq.write_table(pa.Table.from_pylist(rows, schema=PROCESSES), path / "processes.parquet")
+    content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(info)}
+    (path / RUN_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _run_from_json(raw: dict[str, Any]) -> RunInfo:
+    content = {k: v for k, v in raw.items() if k != "format_version"}
+    content["devices"] = tuple(raw["devices"])
+    content["captures"] = tuple(CaptureInfo(**{**c, "recorder": Recorder(c["recorder"])}) for c in raw["captures"])
+    content["processes"] = tuple(
+        ProcessInfo(**{**p, "rank_source": RankSource(p["rank_source"]) if p["rank_source"] else None})
+        for p in raw["processes"]
+    )
+    content["findings"] = tuple(Finding(**f) for f in raw["findings"])
+    return RunInfo(**content)
