@@ -159,6 +159,30 @@ def fill_block_table_triton(inputs: MetadataInputs, lens: torch.Tensor, out: Ver
     )
 
 
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """Lengths with which a backend plans one kind of layer, windowed or full."""
+
+    prefix_lens: torch.Tensor  # int [bs], device
+    host_lens: torch.Tensor  # int [bs], CPU, at least the device's (plus T where they include the block)
+    prefix_sum: int  # of the prefixes, from the host's lengths
+
+
+def plan_window(
+    prefix_lens: torch.Tensor, host_lens: torch.Tensor, T: int, window: int | None, *, host_has_block: bool
+) -> WindowPlan:
+    """Clip lengths to a sliding window; None plans a full-attention layer with the originals.
+
+    `prefix_lens` int [bs] device, without the T new tokens; `host_lens` int [bs] CPU, including them if
+    `host_has_block`. The window bounds the prefix, so host lengths that include the block are bounded by window + T.
+    """
+    block = T if host_has_block else 0
+    if window is not None:
+        prefix_lens = prefix_lens.clamp(max=window)
+        host_lens = host_lens.clamp(max=window + block)
+    return WindowPlan(prefix_lens, host_lens, int(host_lens.sum()) - block * host_lens.numel())
+
+
 def dcp_local_lens(lens: torch.Tensor, n: int, rank: int, *, minimum: int = 0) -> torch.Tensor:
     """Tokens of each request that DCP rank `rank` of `n` owns, by the rule position mod n == rank; int [bs].
 
