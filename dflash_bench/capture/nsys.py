@@ -42,7 +42,7 @@ PACKAGES = {"libdw.so.1": "libdw1", "libelf.so.1": "libelf1", "libglib-2.0.so.0"
 class NsysTool:
     """One installed nsys. ``path`` is the resolved binary.
 
-    ``importer`` is None when no QdstrmImporter lies where this nsys looks for it: then it leaves only ``.qdstrm`` files.
+    ``importer`` is None when no QdstrmImporter lies where this nsys looks for it: it then leaves only a ``.qdstrm``.
     ``stray_importer`` is one that exists elsewhere; ``mend`` is the command that makes conversion work, if known.
     """
 

@@ -84,8 +84,8 @@ class _Local(threading.local):
 class Recorder:
     """Buffers what one rank emits and writes it once.
 
-    A sink in the sense of the decode loop: ``push``, ``pop``, ``mark``, ``close``; ``api_call`` and ``gpu_work`` are for
-    a simulated device. `clock` counts nanoseconds and is by default the one all processes of a host share.
+    A sink in the sense of the decode loop: ``push``, ``pop``, ``mark``, ``close``. ``api_call`` and ``gpu_work`` are
+    for a simulated device. `clock` counts nanoseconds and is by default the one all processes of a host share.
     """
 
     def __init__(self, path: Path, domain: str = "dflash", origin: Origin | None = None, clock: Clock = monotonic_ns):

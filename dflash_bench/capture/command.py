@@ -1,0 +1,124 @@
+"""Recording any command of a person's own: the same driving of nsys, without a ledger to check against."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from dflash_bench.capture import supervise
+from dflash_bench.capture.convert import sqlite_of
+from dflash_bench.capture.exec_rank import RANK_VARIABLES
+from dflash_bench.capture.launch import living_ranks
+from dflash_bench.capture.nsys import NsysTool
+from dflash_bench.capture.nsys_command import ProfileOptions, profile_command
+from dflash_bench.capture.supervise import Group, Limits, Outcome, Watch
+from dflash_bench.errors import UsageError
+
+WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "LOCAL_WORLD_SIZE")
+ALL_PROCESSES = "all_processes"
+_BAR = re.compile(rb"\r?\[\d+/\d+\] \[[^\]\r\n]*\] [^\r\n\[]*")
+"""nsys draws its conversion as dozens of these on one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which of the parallel processes this is: the variable that says so, its value, and how many there are."""
+
+    variable: str
+    rank: int
+    world: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandCapture:
+    """A command to record into ``folder/stem.*``. ``place`` is set when it is started once per rank."""
+
+    command: tuple[str, ...]
+    folder: Path
+    tool: NsysTool
+    options: ProfileOptions
+    place: Place | None = None
+
+    @property
+    def stem(self) -> str:
+        return ALL_PROCESSES if self.place is None else f"rank{self.place.rank}"
+
+
+def place_of(environment: Mapping[str, str]) -> Place:
+    """Where among its siblings this process is, from torchrun's, MPI's or Slurm's variables.
+
+    Raises UsageError when none of them is set to a number.
+    """
+    variable = next((v for v in RANK_VARIABLES if environment.get(v, "").isdecimal()), None)
+    if variable is None:
+        raise UsageError(
+            f"--per-rank needs one of {', '.join(RANK_VARIABLES)} in the environment, and none is set",
+            hint="start it once per rank: torchrun --no-python --nproc-per-node 2 dflash-bench capture --per-rank …",
+        )
+    worlds = (environment[v] for v in WORLD_VARIABLES if environment.get(v, "").isdecimal())
+    world = next(worlds, None)
+    return Place(variable, int(environment[variable]), None if world is None else int(world))
+
+
+def nsys_line(capture: CommandCapture) -> list[str]:
+    """The whole nsys line. Per rank, nsys itself fills the rank into the name."""
+    folder = str(capture.folder).replace("%", "%%")
+    name = ALL_PROCESSES if capture.place is None else f"rank%q{{{capture.place.variable}}}"
+    inner = [sys.executable, "-m", "dflash_bench.capture.exec_rank", str(capture.folder), "--keep-output", "--"]
+    return profile_command(capture.tool, f"{folder}/{name}", [*inner, *capture.command], capture.options)
+
+
+def environment_of(capture: CommandCapture) -> dict[str, str]:
+    """Variables that the line needs beside this process's own."""
+    if capture.options.capture_range is None:
+        return {}
+    # Otherwise nsys' range trigger sees registered strings only, and torch.cuda.nvtx registers none.
+    return {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+
+
+def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[Path, Outcome]:
+    """Run the command under nsys; its standard output goes to `output`, its errors where this process's go.
+
+    Returns the SQLite export and how the command ended (its own exit code; nsys passes it on). Raises CaptureError or
+    DataError, naming what was left, when there is no readable capture.
+    """
+    environment = {**os.environ, **environment_of(capture)}
+    with supervise.counted_interrupts() as interrupts:
+        popen = subprocess.Popen(nsys_line(capture), env=environment, stdout=subprocess.PIPE, start_new_session=True)
+        pump = threading.Thread(target=_pump, args=(popen.stdout, output), daemon=True)
+        pump.start()
+        child = Group(popen, lambda: _group_of(capture.folder, popen.pid))
+        # A person's command may be silent for hours: only a person ends it.
+        outcome = Watch(child, Limits(silence_s=None), lambda: _written(capture.folder), interrupts).wait()
+        pump.join(timeout=supervise.POLL_S * 10)
+    rank = 0 if capture.place is None else capture.place.rank
+    (capture.folder / f"rank{rank}.pid").unlink(missing_ok=True)
+    return sqlite_of(capture.folder, capture.stem, capture.tool), outcome
+
+
+def without_bars(line: bytes) -> bytes:
+    """A line of nsys' output without its progress bars; empty when nothing else was in it."""
+    rest = _BAR.sub(b"", line)
+    return rest if rest.strip() or not _BAR.search(line) else b""
+
+
+def _pump(source: IO[bytes] | None, sink: IO[bytes]) -> None:
+    for line in source or ():
+        sink.write(without_bars(line))
+        sink.flush()
+
+
+def _written(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.*"))
+
+
+def _group_of(folder: Path, launcher: int) -> list[int]:
+    """What Ctrl-C in a terminal would reach: the command's process group, as a negative id, where it leads one."""
+    return [-pid if pid != launcher and os.getpgid(pid) == pid else pid for pid in living_ranks(folder)]

@@ -1,0 +1,137 @@
+"""Turning what nsys leaves into SQLite: a report through ``nsys export``, a raw stream through ``QdstrmImporter``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_bench.capture import nsys
+from dflash_bench.capture.nsys import NsysTool
+from dflash_bench.capture.nsys_command import export_command, import_command
+from dflash_bench.errors import CaptureError, DataError
+
+log = logging.getLogger(__name__)
+
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+STREAM_SUFFIX = ".qdstrm"
+STREAM_VERSION = re.compile(rb"Nsight Systems Stream (\d+(?:\.\d+)+)")
+CONVERT_TIMEOUT_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What nsys printed, recognised: the problem in our words and what mends it."""
+
+    pattern: str
+    problem: str
+    hint: str
+
+
+# Patterns are nsys' own words: of 2022.4 where an old tool met a new file, else as public reports quote them.
+_SAYINGS = (
+    Said(
+        r"created (?:in|by|with) .*version \(?([\d.x]+)\)?.*newer",
+        "was made by nsys {0}, newer than this nsys {1}",
+        "export it where it was made, or pass --nsys with a newer one",
+    ),
+    Said(
+        r"Qdstrm version ([\d.]+) is not supported",
+        "is a raw stream of nsys {0}, and this importer is of {1}: the two versions must be equal",
+        "import it with QdstrmImporter of that nsys",
+    ),
+    Said(r"magic number mismatch|Cannot read from stream|Invalid version prefix", "is damaged or no nsys report", ""),
+    Said(r"importer binary and its dependencies were not found", "cannot be imported: nsys finds no importer", ""),
+)
+
+
+def explain(output: str, tool: NsysTool) -> tuple[str, str | None]:
+    """What went wrong, from what nsys printed: (problem, hint). An unknown message is passed on as its last line."""
+    for said in _SAYINGS:
+        if found := re.search(said.pattern, output, re.IGNORECASE):
+            return said.problem.format(*found.groups(), tool.version_text), said.hint or None
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return f"could not be converted: {lines[-1] if lines else 'nsys said nothing'}", None
+
+
+def stream_version(path: Path) -> str | None:
+    """The nsys version that wrote a ``.qdstrm``, from its head; None when that does not say."""
+    with path.open("rb") as file:
+        found = STREAM_VERSION.search(file.read(256))
+    return found[1].decode("ascii") if found else None
+
+
+def export_report(report: Path, output: Path, tool: NsysTool | None = None) -> Path:
+    """Export an nsys report to `output` (SQLite), written whole or not at all. Without `tool`: the best one found.
+
+    Raises DataError when the report is missing, damaged, or newer than the nsys; CaptureError when there is no nsys.
+    """
+    if not report.is_file():
+        raise DataError(f"{report}: no such report")
+    tool = tool or nsys.find()
+    if tool is None:
+        raise CaptureError(
+            f"{report}: an nsys report, and there is no nsys here to export it",
+            hint=f"where nsys is: nsys export --type=sqlite {report.name}",
+        )
+    partial = output.with_name(f".{output.stem}.{os.getpid()}.partial.sqlite")
+    try:
+        _convert(report, export_command(tool, report, partial), partial, tool)
+        return partial.replace(output)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def import_stream(stream: Path, tool: NsysTool | None = None) -> Path:
+    """Import a raw ``.qdstrm`` into the ``.nsys-rep`` beside it, and return that.
+
+    Raises DataError when the stream cannot be imported, CaptureError, which says what the file is, when there is no
+    importer that could.
+    """
+    tool = tool or nsys.find()
+    importer = None if tool is None else tool.importer or tool.stray_importer
+    made_by = stream_version(stream)
+    what = f"{stream}: a raw nsys stream{f' of nsys {made_by}' if made_by else ''}, not yet a report"
+    if tool is None or importer is None:
+        raise CaptureError(f"{what}, and there is no QdstrmImporter here", hint=f"QdstrmImporter --input-file {stream}")
+    if tool.missing_libs:
+        lacks = ", ".join(tool.missing_libs)
+        raise CaptureError(f"{what}, and the importer {importer} lacks {lacks}", hint=tool.mend or f"install {lacks}")
+    report = stream.with_suffix(REPORT_SUFFIXES[0])
+    _convert(stream, import_command(importer, stream, report), report, tool)
+    return report
+
+
+def sqlite_of(folder: Path, stem: str, tool: NsysTool) -> Path:
+    """The SQLite export of one nsys output ``folder/stem.*``, made from what nsys left when it is not there yet.
+
+    Raises CaptureError or DataError, which name what was left, when there is no way to it.
+    """
+    output = folder / f"{stem}.sqlite"
+    if output.is_file():
+        return output
+    report = folder / f"{stem}{REPORT_SUFFIXES[0]}"
+    stream = folder / f"{stem}{STREAM_SUFFIX}"
+    if not report.is_file() and stream.is_file():
+        log.info("importing %s, which nsys left behind", stream)
+        report = import_stream(stream, tool)
+    if not report.is_file():
+        raise CaptureError(f"nsys {tool.version_text} wrote no report {report}", hint="dflash-bench doctor")
+    return export_report(report, output, tool)
+
+
+def _convert(source: Path, command: Sequence[str], output: Path, tool: NsysTool) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=CONVERT_TIMEOUT_S)
+    except OSError as error:
+        raise CaptureError(f"{command[0]} does not run: {error}") from None
+    except subprocess.TimeoutExpired:
+        raise CaptureError(f"{source}: converting it took more than {CONVERT_TIMEOUT_S} s and was stopped") from None
+    if done.returncode != 0 or not output.is_file():
+        output.unlink(missing_ok=True)
+        problem, hint = explain(done.stdout + "\n" + done.stderr, tool)
+        raise DataError(f"{source} {problem}", hint=hint)

@@ -1,0 +1,56 @@
+"""The decode loop's own account of a run, one file per rank: what it emitted, counted apart from any profiler."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dflash_bench.errors import CaptureError
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What one rank says it did. ``ranges`` is name → number emitted; ``counters`` are the engine counters by name."""
+
+    rank: int
+    world: int
+    arm: str
+    switches: dict[str, bool | int]
+    workload: str
+    seed: int
+    steps: int
+    interrupted: bool
+    device: str
+    domain: str
+    ranges: dict[str, int]
+    marks: int
+    versions: dict[str, str]
+    counters: dict[str, float]
+
+
+def read_ledger(path: Path) -> Ledger:
+    """Read one ``rank<R>.json``. Keys that this version does not know are left out.
+
+    Raises CaptureError when it cannot be read, is of another version, or lacks a key.
+    """
+    try:
+        raw: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CaptureError(f"{path}: the ledger cannot be read: {error}") from None
+    version = raw.get("version") if isinstance(raw, dict) else None
+    if version != VERSION:
+        raise CaptureError(f"{path}: a ledger of version {version}; this version reads {VERSION}")
+    names = [f.name for f in fields(Ledger)]
+    missing = [name for name in names if name not in raw]
+    if missing:
+        raise CaptureError(f"{path}: the ledger lacks {', '.join(missing)}")
+    return Ledger(**{name: raw[name] for name in names})
+
+
+def read_ledgers(folder: Path) -> tuple[Ledger, ...]:
+    """All ledgers of a folder, by rank."""
+    return tuple(sorted((read_ledger(path) for path in folder.glob("rank*.json")), key=lambda ledger: ledger.rank))
