@@ -1,0 +1,95 @@
+"""Which slots extend every row of a batch from its old length to its new one.
+
+A row's new tokens come from three places, in position order:
+
+    1. the rest of the page that the old length ends in: the slots after `last_loc`
+    2. whole new pages
+    3. the front of one more new page
+
+Rows whose old and new length are page aligned, the steady state of DFlash since #35265, have only part 2, and their
+`last_loc` is never used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from dflash_prep.device import use_triton
+from dflash_prep.request import ceil_to, floor_to
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpans:
+    """Columns [start, end) of each row of a batch, on the device for kernels and on the host for arithmetic.
+
+    start, end           [bs] int32 or int64, device
+    start_cpu, end_cpu   [bs], the same values on the CPU
+    """
+
+    start: torch.Tensor
+    end: torch.Tensor
+    start_cpu: torch.Tensor
+    end_cpu: torch.Tensor
+
+
+def count_tokens(spans: RowSpans) -> int:
+    """`sum(end - start)`, from the host copies."""
+    return int(spans.end_cpu.sum()) - int(spans.start_cpu.sum())
+
+
+def count_new_pages(spans: RowSpans, page_size: int) -> int:
+    """`sum(ceil(end / page_size) - ceil(start / page_size))`, from the host copies: no device is asked."""
+    start, end = spans.start_cpu.numpy(), spans.end_cpu.numpy()
+    return int((-(-end // page_size)).sum()) - int((-(-start // page_size)).sum())
+
+
+def extend_slots(
+    spans: RowSpans, last_loc: torch.Tensor, free_pages: torch.Tensor, num_tokens: int, page_size: int
+) -> torch.Tensor:
+    """Slots of the new tokens, int64 [num_tokens]: rows in batch order, each in position order.
+
+    last_loc     [bs] slot of each row's last token, -1 for an empty row
+    free_pages   [n] int64, pages to take from the front; the caller has checked that n is enough, because neither path
+                 bounds its reads (the engine runs the kernel first and checks afterwards, #34399)
+    """
+    if use_triton(free_pages):
+        from dflash_prep.kv_kernels import launch_alloc_extend
+
+        return launch_alloc_extend(spans, last_loc, free_pages, num_tokens, page_size)
+    return extend_slots_torch(spans, last_loc, free_pages, num_tokens, page_size)
+
+
+def extend_slots_torch(
+    spans: RowSpans, last_loc: torch.Tensor, free_pages: torch.Tensor, num_tokens: int, page_size: int
+) -> torch.Tensor:
+    """The oracle of the kernel, and what runs on CPU tensors. Rows without new tokens cost nothing but the look at
+    them.
+    """
+    slots = torch.empty(num_tokens, dtype=torch.int64, device=free_pages.device)
+    at, taken = 0, 0
+    for row, (start, end) in enumerate(zip(spans.start.tolist(), spans.end.tolist(), strict=True)):
+        if end <= start:
+            continue
+        num_pages = (ceil_to(end, page_size) - ceil_to(start, page_size)) // page_size
+        pages = free_pages[taken : taken + num_pages]
+        slots[at : at + end - start] = _row_slots(start, end, last_loc[row], pages, page_size)
+        at += end - start
+        taken += num_pages
+    return slots
+
+
+def _row_slots(start: int, end: int, last_loc: torch.Tensor, pages: torch.Tensor, page_size: int) -> torch.Tensor:
+    """The three parts of one row, [end - start]; `pages` are exactly the row's new pages."""
+    num_old = min(end, ceil_to(start, page_size)) - start
+    num_whole = max(0, floor_to(end, page_size) - ceil_to(start, page_size))
+    num_front = end - start - num_old - num_whole
+    whole, front = pages[: num_whole // page_size], pages[num_whole // page_size :]
+    in_page = torch.arange(page_size, dtype=torch.int64, device=pages.device)
+    parts = [
+        last_loc + 1 + torch.arange(num_old, dtype=torch.int64, device=pages.device),
+        (whole[:, None] * page_size + in_page).flatten(),
+        (front[:, None] * page_size + in_page[:num_front]).flatten(),
+    ]
+    return torch.cat([part for part in parts if part.numel()])

@@ -1,0 +1,118 @@
+"""What happens to a request's KV outside decode preparation: prefill, joining decode, commit, release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dflash_prep.alloc_extend import RowSpans
+from dflash_prep.errors import OutOfPagesError, PageAccountingError
+from dflash_prep.hisparse_allocator import HiSparseAllocator
+from dflash_prep.pools import KVPools
+from dflash_prep.request import KVState, Request, ceil_to
+from dflash_prep.reservation import check_row_width
+from dflash_prep.spec_alloc import assign_req_to_token, take_slots
+
+
+def to_device(values: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """A host list as a device tensor; on CUDA through pinned memory, so the host does not wait."""
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def alloc_for_extend(pools: KVPools, reqs: Sequence[Request]) -> None:
+    """Give each request a row that covers its whole sequence: a cached prefix where there is one, new slots for the
+    rest.
+
+    Both counters become the exact length, not a page multiple, although the last page is taken whole: a request's
+    first decode step therefore always needs tokens. Raises OutOfRowsError, RowOverflowError or OutOfPagesError with
+    nothing held by any of `reqs`.
+    """
+    if not reqs:
+        return
+    ends = [req.seq_len for req in reqs]
+    check_row_width(ends, pools.rows.row_width)
+    rows = pools.rows.alloc(len(reqs))
+    prefixes = [pools.tree.match(req) for req in reqs]
+    starts = [0 if prefix is None else len(prefix) for prefix in prefixes]
+    for row, prefix in zip(rows, prefixes, strict=True):
+        if prefix is not None:
+            pools.rows.req_to_token[row, : len(prefix)] = prefix
+    device = pools.rows.device
+    pool_idx = to_device(rows, device)
+    spans = RowSpans(to_device(starts, device), to_device(ends, device), torch.tensor(starts), torch.tensor(ends))
+    try:
+        slots = take_slots(pools, pool_idx, spans, sum(ends) - sum(starts))
+    except OutOfPagesError:
+        _give_up(pools, reqs, rows, starts)
+        raise
+    assign_req_to_token(pools.rows.req_to_token, pool_idx, spans, slots)
+    for req, row, start, end in zip(reqs, rows, starts, ends, strict=True):
+        req.kv = KVState(row, kv_allocated_len=end, kv_committed_len=end, cache_protected_len=start)
+        req.kv.swa_evicted_seqlen = start  # what the cache owns is not ours to take the window slots of
+        req.extend_batch_idx += 1
+        if isinstance(pools.allocator, HiSparseAllocator):
+            pools.allocator.swap_in(row_slots(pools, req, start, end))
+            req.kv.device_len = end
+
+
+def _give_up(pools: KVPools, reqs: Sequence[Request], rows: list[int], shared: list[int]) -> None:
+    for req, row, length in zip(reqs, rows, shared, strict=True):
+        pools.tree.unlock(req, length)
+        pools.rows.free(row)
+
+
+def row_slots(pools: KVPools, req: Request, start: int, end: int) -> torch.Tensor:
+    """The slots in columns [start, end) of a request's row, int32 device, a view."""
+    return pools.rows.req_to_token[req.kv.req_pool_idx, start:end]
+
+
+def begin_decode(pools: KVPools, reqs: Sequence[Request]) -> None:
+    """Between prefill and the first decode step: a HiSparse pool moves the prompt's KV to the host. Others have
+    nothing to do.
+    """
+    if isinstance(pools.allocator, HiSparseAllocator):
+        for req in reqs:
+            _leave_device(pools, req)
+
+
+def _leave_device(pools: KVPools, req: Request) -> None:
+    if req.kv.device_len:
+        start = req.kv.cache_protected_len
+        pools.allocator.swap_out(row_slots(pools, req, start, req.kv.device_len), start)
+        req.kv.device_len = 0
+
+
+def commit_accepted(req: Request, num_tokens: int) -> None:
+    """The result processor's write: `num_tokens` more tokens are known committed; fewer than accepted when the
+    request ends early.
+
+    Raises PageAccountingError when that is more than the row was given room for.
+    """
+    kv = req.kv
+    if kv.kv_committed_len + num_tokens > kv.kv_allocated_len:
+        raise PageAccountingError(
+            f"request {req.rid} commits {kv.kv_committed_len} + {num_tokens} of {kv.kv_allocated_len} allocated tokens"
+        )
+    kv.kv_committed_len += num_tokens
+    req.num_generated += num_tokens
+    req.spec_verify_ct += 1
+
+
+def release(pools: KVPools, req: Request, *, insert: bool = True) -> None:
+    """End a request's hold on the pools (finish: insert; retraction: not).
+
+    The prefix cache takes [0, committed). All behind the last committed page, drafts that were never accepted, pages
+    reserved or topped up, goes back as one run, [ceil(committed), allocated); nobody walks single tokens. Safe while
+    a step in flight still writes those slots: a later owner's writes follow on the same stream.
+    """
+    kv = req.kv
+    if isinstance(pools.allocator, HiSparseAllocator):
+        _leave_device(pools, req)
+    pools.tree.finish(req, row_slots(pools, req, 0, kv.kv_committed_len), insert=insert)
+    start = ceil_to(kv.kv_committed_len, pools.allocator.page_size)
+    if start < kv.kv_allocated_len:
+        pools.allocator.free_segment(row_slots(pools, req, start, kv.kv_allocated_len), start)
+    pools.rows.free(kv.req_pool_idx)
+    req.kv = None

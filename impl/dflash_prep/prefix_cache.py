@@ -1,0 +1,200 @@
+"""The prefix cache, as much of it as decode preparation meets: it takes over finished rows and gives pages back on
+demand.
+
+A stand-in, not a radix tree. It knows content only by a request's `stream`: requests of one stream have the same
+tokens at the same positions, so a stream's cached prefix is one chain of pages that grows at its end and is evicted
+from its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from dflash_prep.paged_allocator import KVAllocator
+from dflash_prep.pools import KVPools
+from dflash_prep.ranges import Range, span
+from dflash_prep.request import KVState, Request, floor_to
+from dflash_prep.swa_allocator import SWAAllocator
+
+
+class TreeCache(Protocol):
+    """Takes rows over and gives pages back; lengths in tokens, slots int32 or int64 on the device."""
+
+    def match(self, req: Request) -> torch.Tensor | None:
+        """Slots of the longest cached prefix that `req` may share, whole pages, locked until `finish`; None without
+        one.
+        """
+
+    def finish(self, req: Request, slots: torch.Tensor, *, insert: bool) -> None:
+        """Take over columns [0, kv_committed_len) of a row that ends: keep (insert) or free them, unlock what was
+        shared.
+        """
+
+    def unlock(self, req: Request, length: int) -> None:
+        """Give up a match of `length` tokens whose request was not admitted after all."""
+
+    def evict(self, num_tokens: int, num_swa_tokens: int = 0) -> int:
+        """Free at least this many tokens of unshared prefixes, or all there are, whole pages; returns full-pool
+        tokens freed.
+        """
+
+    def evictable_size(self) -> int:
+        """Tokens that `evict` could free."""
+
+
+def evict_for(pools: KVPools, demand: int) -> None:
+    """Make room for `demand` tokens: evict the shortfall, not the demand (older engines evicted the whole demand).
+
+    A hybrid pool has two shortfalls, passed in one call. A HiSparse pool always evicts, whatever is free.
+    """
+    allocator = pools.allocator
+    swa_short = 0
+    if isinstance(allocator, SWAAllocator):
+        short = demand - allocator.full.available_size()
+        swa_short = max(0, demand - allocator.swa.available_size())
+    elif allocator.always_evicts:
+        short = demand
+    else:
+        short = demand - allocator.available_size()
+    if short > 0 or swa_short > 0:
+        with span(Range.EVICT):
+            pools.tree.evict(max(0, short), swa_short)
+
+
+class ChunkCache:
+    """No cache: a finished row is freed, nothing is shared, nothing can be evicted."""
+
+    def __init__(self, allocator: KVAllocator) -> None:
+        self.allocator = allocator
+
+    def match(self, req: Request) -> torch.Tensor | None:
+        return None
+
+    def finish(self, req: Request, slots: torch.Tensor, *, insert: bool) -> None:
+        self.allocator.free_segment(slots, 0, num_peerless=_peerless(req.kv, 0, len(slots)))
+
+    def unlock(self, req: Request, length: int) -> None:
+        pass
+
+    def evict(self, num_tokens: int, num_swa_tokens: int = 0) -> int:
+        return 0
+
+    def evictable_size(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Cached slots of whole pages that all have, or all lack, a partner in the sliding-window pool."""
+
+    slots: torch.Tensor
+    has_peers: bool
+
+    def split(self, length: int) -> tuple[_Run, _Run]:
+        return _Run(self.slots[:length], self.has_peers), _Run(self.slots[length:], self.has_peers)
+
+
+@dataclass(slots=True, eq=False)
+class _Chain:
+    """One stream's cached prefix and the number of running requests that share it."""
+
+    runs: list[_Run] = field(default_factory=list)
+    length: int = 0
+    lock_count: int = 0
+
+    def append(self, slots: torch.Tensor, *, has_peers: bool) -> None:
+        if len(slots):
+            self.runs.append(_Run(slots, has_peers))
+            self.length += len(slots)
+
+    def pop_end(self, num_tokens: int) -> tuple[_Run, int]:
+        """Take at most `num_tokens` off the end, from one run; with them the position where they start."""
+        run = self.runs.pop()
+        kept, taken = run.split(max(0, len(run.slots) - num_tokens))
+        if len(kept.slots):
+            self.runs.append(kept)
+        self.length -= len(taken.slots)
+        return taken, self.length
+
+
+class PrefixCache:
+    """Chains by stream, least recently used first."""
+
+    def __init__(self, allocator: KVAllocator) -> None:
+        self.allocator = allocator
+        self.chains: dict[int, _Chain] = {}
+
+    def match(self, req: Request) -> torch.Tensor | None:
+        """As TreeCache.match; the last token is never taken from the cache: a prefill must compute something."""
+        chain = None if req.stream is None else self.chains.get(req.stream)
+        if chain is None:
+            return None
+        length = min(chain.length, floor_to(req.seq_len - 1, self.allocator.page_size))
+        if length <= 0:
+            return None
+        chain.lock_count += 1
+        self._touch(req.stream)
+        return torch.cat([run.slots for run in chain.runs])[:length]
+
+    def finish(self, req: Request, slots: torch.Tensor, *, insert: bool) -> None:
+        """As TreeCache.finish: whole pages join the chain, duplicates of pages already there and the partial last
+        page are freed.
+        """
+        kv, page_size = req.kv, self.allocator.page_size
+        shared = kv.cache_protected_len
+        is_kept = insert and req.stream is not None
+        aligned = floor_to(kv.kv_committed_len, page_size) if is_kept else shared
+        known = self.chains[req.stream].length if is_kept and req.stream in self.chains else shared
+        duplicate = min(max(known, shared), aligned)
+        self._free(kv, slots, shared, duplicate)
+        self._free(kv, slots, max(aligned, shared), kv.kv_committed_len)
+        if aligned > duplicate:
+            self._extend_chain(req, slots[duplicate:aligned], duplicate)
+        self.unlock(req, shared)
+
+    def _extend_chain(self, req: Request, slots: torch.Tensor, start: int) -> None:
+        chain = self.chains.setdefault(req.stream, _Chain())
+        assert chain.length == start, "a shared prefix is locked, so a chain is never shorter than what its sharers saw"
+        kept = slots.clone()  # the row will be rewritten by its next owner
+        gone = _peerless(req.kv, start, start + len(slots))
+        chain.append(kept[:gone], has_peers=False)
+        chain.append(kept[gone:], has_peers=True)
+        self._touch(req.stream)
+
+    def _free(self, kv: KVState, slots: torch.Tensor, start: int, end: int) -> None:
+        if end > start:
+            self.allocator.free_segment(slots[start:end], start, num_peerless=_peerless(kv, start, end))
+
+    def unlock(self, req: Request, length: int) -> None:
+        if length:
+            self.chains[req.stream].lock_count -= 1
+
+    def _touch(self, stream: int) -> None:
+        self.chains[stream] = self.chains.pop(stream)
+
+    def evict(self, num_tokens: int, num_swa_tokens: int = 0) -> int:
+        """As TreeCache.evict; chains shared by a running request stay whole."""
+        freed = freed_swa = 0
+        page_size = self.allocator.page_size
+        for stream in [stream for stream, chain in self.chains.items() if not chain.lock_count]:
+            chain = self.chains[stream]
+            while chain.length and (freed < num_tokens or freed_swa < num_swa_tokens):
+                short = max(num_tokens - freed, num_swa_tokens - freed_swa)
+                run, start = chain.pop_end(-(-short // page_size) * page_size)
+                self.allocator.free_segment(run.slots, start, num_peerless=0 if run.has_peers else len(run.slots))
+                freed += len(run.slots)
+                freed_swa += len(run.slots) if run.has_peers else 0
+            if not chain.length:
+                del self.chains[stream]
+        return freed
+
+    def evictable_size(self) -> int:
+        return sum(chain.length for chain in self.chains.values() if not chain.lock_count)
+
+
+def _peerless(kv: KVState, start: int, end: int) -> int:
+    """How many leading columns of [start, end) lost their sliding-window slot to `maybe_evict_swa`."""
+    return min(max(kv.swa_evicted_seqlen - start, 0), end - start)
