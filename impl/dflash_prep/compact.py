@@ -1,10 +1,10 @@
 """The compact draft cache: draft attention sees the last W committed tokens only (sections 5.1 to 5.4).
 
 The draft worker owns a private `req_to_token` table over the same KV slots. Before every draft forward its rows are
-rebuilt: the page-aligned suffix of the target row, then the B verify slots. Two ways, by an explicit argument:
+rebuilt: the page-aligned suffix of the target row, then the B verify slots. Two choices, each by an argument:
 
-- legacy: gather a rectangle and pack it. Three host synchronisations a step: `max().item()`, the mask, `.cpu()`.
-- fused (#31468, extracted in #31677): one kernel, lengths never leave the device; the host plans with an upper bound.
+- rows: gather a rectangle and pack it (legacy, two host synchronisations), or one kernel (#31468, moved in #31677);
+- host lengths: copy the exact ones (legacy, a third synchronisation), or plan with an upper bound (#31468).
 """
 
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ class CompactLens:
     """Lengths for the draft forward after a rebuild."""
 
     prefix_lens: torch.Tensor  # int32 [bs], device, exact
-    host_lens: torch.Tensor  # int32 [bs], CPU, exact (legacy) or the upper bound (fused)
+    host_lens: torch.Tensor  # int32 [bs], CPU, exact (legacy) or an upper bound
 
     @property
     def host_sum(self) -> int:
@@ -84,24 +84,25 @@ class CompactLens:
         return int(self.host_lens.sum())
 
 
-def rebuild_compact(window: CompactWindow, inputs: RebuildInputs, host: HostLens, *, fused: bool) -> CompactLens:
-    """Rebuild the draft rows of this batch and return the draft's lengths (#31468; section 5.3 or 5.4).
+def rebuild_compact(window: CompactWindow, inputs: RebuildInputs, host: HostLens | None, *, fused: bool) -> CompactLens:
+    """Rebuild the draft rows of this batch and return the draft's lengths (#31468; sections 5.2 to 5.4).
 
-    `host` are the lengths the host knows (exact or reserved); only the fused path uses them. Runs on the current
-    stream, after the block prep that made `verify_slots`. Columns from prefix + B on keep their content.
+    `host` are lengths the host knows, exact or reserved, from which it gets the bound; None copies the exact compact
+    lengths (legacy, one synchronisation). `fused` rebuilds the rows in one kernel; otherwise legacy packing (two). Runs
+    on the current stream, after the block prep that made `verify_slots`. Columns from prefix + B on keep their content.
     Raises ValueError when the draft row is too narrow: the write has no column bound and would hit the next row.
     """
     with span(Range.REBUILD_COMPACT):
         _check_width(window, inputs)
         prefix_lens = window.device_lens(inputs.seq_lens)
-        if not fused:
-            return CompactLens(prefix_lens, rebuild_legacy(inputs, prefix_lens))
         suffix_start = inputs.seq_lens - prefix_lens
-        if use_triton(inputs.draft_table):
+        if not fused:
+            rebuild_rows_packed(inputs, suffix_start, prefix_lens)
+        elif use_triton(inputs.draft_table):
             rebuild_rows_triton(inputs, suffix_start, prefix_lens)
         else:
             rebuild_rows_torch(inputs, suffix_start, prefix_lens)
-        return CompactLens(prefix_lens, window.host_bound(host.lens))
+        return CompactLens(prefix_lens, prefix_lens.cpu() if host is None else window.host_bound(host.lens))
 
 
 def _check_width(window: CompactWindow, inputs: RebuildInputs) -> None:
@@ -111,24 +112,27 @@ def _check_width(window: CompactWindow, inputs: RebuildInputs) -> None:
 
 
 def rebuild_legacy(inputs: RebuildInputs, prefix_lens: torch.Tensor) -> torch.Tensor:
-    """Rectangle, mask, pack, assign twice; returns the exact lengths on the CPU, int32 [bs] (section 5.3).
+    """The whole path before #31468: three synchronisations. Returns the exact lengths on the CPU, int32 [bs]."""
+    rebuild_rows_packed(inputs, inputs.seq_lens - prefix_lens, prefix_lens)
+    return prefix_lens.cpu()  # sync 3
 
-    Synchronises the host exactly three times on a GPU: `item()`, the mask's hidden nonzero, `cpu()`.
+
+def rebuild_rows_packed(inputs: RebuildInputs, suffix_start: torch.Tensor, prefix_lens: torch.Tensor) -> None:
+    """Rectangle, mask, pack, assign twice (section 5.3). `suffix_start` int64, `prefix_lens` int32 [bs].
+
+    Synchronises the host exactly twice on a GPU: `item()` and the mask's hidden nonzero.
     """
     bs, B = inputs.verify_slots.shape
     if bs == 0:
-        return prefix_lens.cpu()
+        return
     max_len = int(prefix_lens.max().item())  # sync 1
     columns = torch.arange(max_len, device=prefix_lens.device)
     inside = columns < prefix_lens[:, None]
-    suffix_start = inputs.seq_lens - prefix_lens
     source = torch.where(inside, suffix_start[:, None] + columns, 0)
     packed = inputs.target_table[inputs.pool_indices[:, None], source][inside]  # sync 2
-    host_lens = prefix_lens.cpu()  # sync 3
     _write_packed(inputs.draft_table, inputs.pool_indices, torch.zeros_like(prefix_lens), prefix_lens, packed)
     block = torch.full_like(prefix_lens, B)
     _write_packed(inputs.draft_table, inputs.pool_indices, prefix_lens, block, inputs.verify_slots.reshape(-1))
-    return host_lens
 
 
 def _write_packed(

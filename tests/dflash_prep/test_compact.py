@@ -10,15 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_prep import ranges
+from dflash_prep.attention_metadata import MetadataInputs, VerifyMetadata, max_seq_len, prepare_verify_metadata
 from dflash_prep.compact import (
+    CompactLens,
     CompactWindow,
     RebuildInputs,
     rebuild_compact,
     rebuild_legacy,
+    rebuild_rows_packed,
     rebuild_rows_torch,
     rebuild_rows_triton,
 )
-from dflash_prep.host_lens import HostLens, HostLensSource
+from dflash_prep.host_lens import HostLens, HostLensSource, committed_host_lens
 
 POISON = -1
 
@@ -126,8 +129,8 @@ def test_fused_rebuild_is_bit_exact_with_legacy_and_leaves_the_tail(case: Case, 
     """T5."""
     inputs = case.inputs(device)
     legacy = rebuilt(case, inputs, rebuild_legacy)
-    assert torch.equal(rebuilt(case, inputs, rebuild_rows_triton), legacy)
-    assert torch.equal(rebuilt(case, inputs, rebuild_rows_torch), legacy)
+    for rebuild in (rebuild_rows_packed, rebuild_rows_torch, rebuild_rows_triton):
+        assert torch.equal(rebuilt(case, inputs, rebuild), legacy)
     written = case.window.device_lens(inputs.seq_lens) + case.B
     for pool, end in zip(inputs.pool_indices.tolist(), written.tolist(), strict=True):
         assert bool((legacy[pool, :end] > 0).all())
@@ -142,8 +145,8 @@ def test_every_batch_size_rebuilds_alike(bs: int, device: torch.device) -> None:
     case = Case(bs, 24, 8, 6, bs)
     inputs = case.inputs(device)
     legacy = rebuilt(case, inputs, rebuild_legacy)
-    assert torch.equal(rebuilt(case, inputs, rebuild_rows_triton), legacy)
-    assert torch.equal(rebuilt(case, inputs, rebuild_rows_torch), legacy)
+    for rebuild in (rebuild_rows_packed, rebuild_rows_torch, rebuild_rows_triton):
+        assert torch.equal(rebuilt(case, inputs, rebuild), legacy)
 
 
 def test_verify_slots_may_be_a_slice_of_a_wider_buffer(device: torch.device) -> None:
@@ -173,18 +176,19 @@ def test_a_rebuild_told_in_numbers(device: torch.device) -> None:
     assert draft.tolist() == [[POISON] * 10, [22, 23, 24, 25, 26, 90, 91, POISON, POISON, POISON]]
 
 
+@pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
-def test_the_public_rebuild_returns_device_lengths_and_host_lengths_that_dominate(fused: bool) -> None:
+def test_the_public_rebuild_returns_device_lengths_and_host_lengths_that_dominate(fused: bool, bounded: bool) -> None:
     case = CASES[2]
     inputs = case.inputs(torch.device("cpu"))
     reserved = HostLens((inputs.seq_lens + 2 * case.B).to(torch.int32), HostLensSource.RESERVED)
     ranges.use(ranges.NullSink())
-    lens = rebuild_compact(case.window, inputs, reserved, fused=fused)
+    lens = rebuild_compact(case.window, inputs, reserved if bounded else None, fused=fused)
     assert ranges.emitted() == {"rebuild_compact": 1}
     assert torch.equal(lens.prefix_lens, case.window.device_lens(inputs.seq_lens))
     assert lens.host_lens.dtype == torch.int32
     assert bool((lens.host_lens >= lens.prefix_lens).all())
-    assert torch.equal(lens.host_lens, lens.prefix_lens) is not fused
+    assert torch.equal(lens.host_lens, lens.prefix_lens) is not bounded
     assert lens.host_sum == sum(lens.host_lens.tolist())
     assert torch.equal(inputs.draft_table, rebuilt(case, inputs, rebuild_legacy))
 
@@ -205,11 +209,40 @@ def test_on_a_gpu_legacy_waits_exactly_three_times_and_fused_never(case: Case, c
     """Section 5.3 names the three: max().item(), the boolean mask, the copy of the lengths."""
     inputs = case.inputs(torch.device("cuda"))
     host = HostLens((inputs.seq_lens + 2 * case.B).cpu(), HostLensSource.RESERVED)
+    prefix_lens = case.window.device_lens(inputs.seq_lens)
     rebuild_compact(case.window, inputs, host, fused=False)
     rebuild_compact(case.window, inputs, host, fused=True)
-    assert count_syncs(lambda: rebuild_compact(case.window, inputs, host, fused=False)) == 3
+    assert count_syncs(lambda: rebuild_legacy(inputs, prefix_lens)) == 3
+    assert count_syncs(lambda: rebuild_compact(case.window, inputs, None, fused=False)) == 3
+    assert count_syncs(lambda: rebuild_compact(case.window, inputs, host, fused=False)) == 2
+    assert count_syncs(lambda: rebuild_compact(case.window, inputs, None, fused=True)) == 1
     legacy = inputs.draft_table.clone()
     inputs.draft_table.fill_(POISON)
     with forbid_syncs():
         rebuild_compact(case.window, inputs, host, fused=True)
-    assert torch.equal(inputs.draft_table, legacy)
+    written = case.window.device_lens(inputs.seq_lens) + case.B
+    for pool, end in zip(inputs.pool_indices.tolist(), written.tolist(), strict=True):
+        assert torch.equal(inputs.draft_table[pool, :end], legacy[pool, :end])
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_rebuild_and_verify_metadata_together_never_wait(forbid_syncs) -> None:
+    """The device work between two graphs of a sync-free step: exact lengths, rebuild, advanced lengths, block table."""
+    case = CASES[1]
+    inputs = case.inputs(torch.device("cuda"))
+    metadata = VerifyMetadata.allocate(case.bs, 4 * case.W, case.P, "cuda")
+    verify = MetadataInputs(inputs.seq_lens, inputs.pool_indices, inputs.target_table)
+    nxt_kv_lens_cpu = (inputs.seq_lens + 2 * case.B).to(torch.int32).cpu()
+
+    def step() -> CompactLens:
+        host = committed_host_lens(None, nxt_kv_lens_cpu, inputs.seq_lens)
+        lens = rebuild_compact(case.window, inputs, host, fused=True)
+        prepare_verify_metadata(verify, case.B, metadata, fused=True)
+        max_seq_len(None, inputs.seq_lens, 4 * case.W, case.B, static=True)
+        return lens
+
+    step()
+    with forbid_syncs():
+        lens = step()
+    assert bool((lens.host_lens >= lens.prefix_lens.cpu()).all())
+    assert torch.equal(metadata.seq_lens_k, (inputs.seq_lens + case.B).to(torch.int32))
