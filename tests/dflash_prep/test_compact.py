@@ -163,6 +163,22 @@ def test_verify_slots_may_be_a_slice_of_a_wider_buffer(device: torch.device) -> 
     assert torch.equal(rebuilt(case, sliced, rebuild_legacy), expected)
 
 
+def test_tables_may_be_slices_and_indices_strided(device: torch.device) -> None:
+    whole = CASES[1].inputs(device)
+    table = torch.full((64, 140), POISON, dtype=torch.int32, device=device)
+    target, pool, lens = whole.target_table[:, 16:], whole.pool_indices[::2], whole.seq_lens[::2] % 200
+    expected = None
+    for rebuild in (rebuild_rows_packed, rebuild_rows_torch, rebuild_rows_triton):
+        table.fill_(POISON)
+        inputs = RebuildInputs(table[:, 10:130], target, pool, lens, whole.verify_slots[::2])
+        prefix_lens = CASES[1].window.device_lens(lens)
+        rebuild(inputs, lens - prefix_lens, prefix_lens)
+        assert bool((table[:, :10] == POISON).all())
+        assert bool((table[:, 130:] == POISON).all())
+        expected = table.clone() if expected is None else expected
+        assert torch.equal(table, expected)
+
+
 def test_a_rebuild_told_in_numbers(device: torch.device) -> None:
     # W 4, P 2, L 7: the last 4 tokens start at 3, aligned down to 2, hence 5 tokens 2..6, then the block of 2.
     window = CompactWindow(4, 2)
