@@ -140,13 +140,16 @@ class Profile:
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: cannot be read as Parquet: {error}", hint="ingest the capture again") from None
         if not found.schema.equals(SCHEMAS[table]):
-            raise SchemaError(f"{path}: columns differ from profile format {FORMAT_VERSION}", hint="ingest the capture again")
+            raise SchemaError(
+                f"{path}: columns differ from profile format {FORMAT_VERSION}", hint="ingest the capture again"
+            )
         return found
 
     def frame(self, table: Events | str) -> pd.DataFrame:
         """All ranks of one event table as a pandas frame with a ``rank`` and a ``process`` column, for notebooks."""
         parts = [
-            self.events(Events(table), p).to_pandas().assign(rank=p.rank, process=p.process) for p in self.info.processes
+            self.events(Events(table), p).to_pandas().assign(rank=p.rank, process=p.process)
+            for p in self.info.processes
         ]
         import pandas as pd
 

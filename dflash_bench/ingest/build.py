@@ -102,7 +102,9 @@ def _existing(target: Path, exports: Sequence[Export], options: RunOptions) -> P
     if same and options.arm in (None, profile.info.arm) and options.workload in (None, profile.info.workload):
         log.info("%s already holds exactly this", target)
         return profile
-    raise UsageError(f"{target} already holds another run", hint="choose another name with --run NAME, or pass --replace")
+    raise UsageError(
+        f"{target} already holds another run", hint="choose another name with --run NAME, or pass --replace"
+    )
 
 
 @contextmanager
@@ -192,7 +194,8 @@ def _write_events(export: Export, capture: int, folder: Path, progress: Progress
         writers.close()
     if progress is not None:
         progress(export.path, total, total)
-    ids = sorted({process for _, process in writers.counts})
+    # a process that only shows profiler overhead ran nothing that was traced
+    ids = sorted({process for table, process in writers.counts if table is not Events.OVERHEAD})
     processes = tuple(_process_info(process, capture, writers.counts) for process in ids)
     if not any(p.num_ranges or p.num_api_calls or p.num_gpu_work for p in processes):
         raise DataError(
@@ -249,7 +252,7 @@ def _describe(exports: Sequence[Export], parts: Sequence[_Part], options: RunOpt
         device=_device(exports, processes, devices),
         devices=devices,
         world=max(worlds) if worlds else None,
-        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
         tool_version=__version__,
         captures=tuple(_capture_info(export) for export in exports),
         processes=processes,
@@ -308,5 +311,5 @@ def _move_to_ranks(folder: Path, info: RunInfo) -> None:
                 new = folder / part_path(table, process.rank, process)
                 new.parent.mkdir(exist_ok=True)
                 old.rename(new)
-
-
+    for rest in folder.glob("*/capture*.parquet"):
+        rest.unlink()

@@ -36,11 +36,17 @@ def findings_of(export: Export, skipped: Skipped, rank: int | None) -> tuple[Fin
         Finding(code, rank, count, f"{count:,} {_SKIPPED[code]}") for code, count in sorted(skipped.counts.items())
     ]
     found += _diagnostics(export, rank)
-    partial = [k for k in ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT") if export.about_export.get(k)]
+    partial = [
+        k for k in ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT") if export.about_export.get(k)
+    ]
     if partial:
-        found.append(Finding("partial_export", rank, len(partial), "a partial export: tables or times were left out on purpose"))
+        found.append(
+            Finding("partial_export", rank, len(partial), "a partial export: tables or times were left out on purpose")
+        )
     if "DERIVED_BY" in export.about_export or "DERIVED_WINDOW_NS" in export.about_export:
-        found.append(Finding("clipped_window", rank, 1, "a slice of a longer capture: what began or ended outside is cut off"))
+        found.append(
+            Finding("clipped_window", rank, 1, "a slice of a longer capture: what began or ended outside is cut off")
+        )
     return tuple(found)
 
 

@@ -28,7 +28,18 @@ ABSENT = -(1 << 63)
 
 API_VERSION_SUFFIX = re.compile(r"_v\d+$")
 PUSH_POP, START_END, NVTXT_PUSH_POP, NVTXT_START_END, MARK, DOMAIN_CREATE = 59, 60, 70, 71, 34, 75
-MEMCPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+MEMCPY_KINDS = {
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +214,9 @@ def _ranges(
             "thread": pa.array(_thread(ids)),
             "domain": _domain_names(batch, keep, domains),
             "name": _texts(export, batch.take(pa.array(keep))),
-            "kind": _labels(np.isin(kind[keep], (START_END, NVTXT_START_END)).astype(np.int64), {0: "push_pop", 1: "start_end"}, ""),
+            "kind": _labels(
+                np.isin(kind[keep], (START_END, NVTXT_START_END)).astype(np.int64), {0: "push_pop", 1: "start_end"}, ""
+            ),
             "start_ns": pa.array(start[keep]),
             "end_ns": _nullable(end[keep]),
         },

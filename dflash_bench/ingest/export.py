@@ -35,7 +35,14 @@ EVENT_TABLES = (
     "CUPTI_ACTIVITY_KIND_MEMSET",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 )
-_OTHER_NSYS_TABLES = ("StringIds", "ANALYSIS_DETAILS", "META_DATA_EXPORT", "EXPORT_META_DATA", "ProcessStreams", "OSRT_API")
+_OTHER_NSYS_TABLES = (
+    "StringIds",
+    "ANALYSIS_DETAILS",
+    "META_DATA_EXPORT",
+    "EXPORT_META_DATA",
+    "ProcessStreams",
+    "OSRT_API",
+)
 
 
 @dataclass(frozen=True)
@@ -139,14 +146,18 @@ def open_export(path: Path) -> Export:
     with _reading(path), closing(sqlite3.connect(uri, uri=True)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         tables = {
-            name: frozenset(column for (column,) in connection.execute("SELECT name FROM pragma_table_info(?)", (name,)))
+            name: frozenset(
+                column for (column,) in connection.execute("SELECT name FROM pragma_table_info(?)", (name,))
+            )
             for name in names
         }
     if not tables:
         raise DataError(f"{path}: an empty SQLite database, without any table", hint="export the report again")
     if not any(t in tables for t in (*EVENT_TABLES, *_OTHER_NSYS_TABLES)):
         some = ", ".join(sorted(tables)[:3])
-        raise DataError(f"{path}: a SQLite database, but no nsys export (its tables: {some})", hint="pass an nsys export")
+        raise DataError(
+            f"{path}: a SQLite database, but no nsys export (its tables: {some})", hint="pass an nsys export"
+        )
     return Export(path=path, uri=uri, fingerprint=fingerprint(path), size_bytes=size, tables=tables)
 
 

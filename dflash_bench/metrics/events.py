@@ -88,7 +88,9 @@ class ApiCalls:
         return len(self.start)
 
     def __getitem__(self, index: IntArray | BoolArray) -> ApiCalls:
-        return ApiCalls(self.thread[index], self.correlation[index], self.name[index], self.start[index], self.end[index])
+        return ApiCalls(
+            self.thread[index], self.correlation[index], self.name[index], self.start[index], self.end[index]
+        )
 
 
 @dataclass(frozen=True, slots=True)

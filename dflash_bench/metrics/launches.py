@@ -80,7 +80,11 @@ def join(calls: ApiCalls, rows: GpuRows) -> tuple[Launches, BoolArray, JoinCount
     work = pieces(rows, ~uncorrelated)
     unique, call_of = _first_call(calls)
     place = np.searchsorted(unique, work.correlation)
-    matched = np.flatnonzero((place < len(unique)) & (unique[np.minimum(place, len(unique) - 1)] == work.correlation)) if len(unique) else np.zeros(0, np.int64)
+    matched = (
+        np.flatnonzero((place < len(unique)) & (unique[np.minimum(place, len(unique) - 1)] == work.correlation))
+        if len(unique)
+        else np.zeros(0, np.int64)
+    )
     call = call_of[place[matched]]
     launched = np.zeros(len(calls), bool)
     launched[call] = True
@@ -140,7 +144,9 @@ def _first_call(calls: ApiCalls) -> tuple[IntArray, IntArray]:
     return ids, order[first]
 
 
-def _by_order(calls: ApiCalls, rows: GpuRows, uncorrelated: BoolArray, launched: BoolArray) -> tuple[IntArray, IntArray]:
+def _by_order(
+    calls: ApiCalls, rows: GpuRows, uncorrelated: BoolArray, launched: BoolArray
+) -> tuple[IntArray, IntArray]:
     """Graph replays without a correlation id (instantiated before the capture opened), joined k-th launch to k-th replay.
 
     Only where that cannot be wrong by a shift: as many graph launches without work as replays without launch.

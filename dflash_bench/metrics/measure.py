@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from statistics import fmean
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from dflash_bench.metrics.blame import merged
 from dflash_bench.metrics.events import Reading, load
 from dflash_bench.metrics.rank import Measured, measure_process, metric
 from dflash_bench.metrics.registry import Pool, position, spec
-from dflash_bench.model import Finding, Metric, RankSource, RunMetrics, Statistic, Table, Value
+from dflash_bench.model import Metric, RankSource, RunMetrics, Statistic, Table, Value
 from dflash_bench.profile import Profile
 
 COLUMNS = {
@@ -20,6 +21,14 @@ COLUMNS = {
     "sync.by_range": ("rank", "path", "api", "count", "total_ns", "p50_ns"),
     "sync.by_thread": ("rank", "thread", "api", "count", "total_ns", "share_of_step_time"),
     "dp.lateness_by_cause": ("rank", "cause", "mean_ns", "p50_ns"),
+}
+
+
+_RULES: dict[Pool, Callable[[list[float]], float]] = {
+    Pool.SUM: sum,
+    Pool.MAX: max,
+    Pool.MIN: min,
+    Pool.MEAN: fmean,
 }
 
 
@@ -62,9 +71,15 @@ def _joined(found: Sequence[Measured]) -> Measured:
     if len(found) == 1:
         return found[0]
     metrics = sorted((m for part in found for m in part.metrics), key=_order)
-    blames = {name: merged([part.blames[name] for part in found if name in part.blames]) for part in found for name in part.blames}
+    blames = {
+        name: merged([part.blames[name] for part in found if name in part.blames])
+        for part in found
+        for name in part.blames
+    }
     return Measured(
-        metrics=tuple(pool(list(same), rank=next(iter(found[0].metrics)).rank) for _, same in groupby(metrics, lambda m: m.name)),
+        metrics=tuple(
+            pool(list(same), rank=next(iter(found[0].metrics)).rank) for _, same in groupby(metrics, lambda m: m.name)
+        ),
         blames=blames,
         step_time=sum(part.step_time for part in found),
         arrivals=next((part.arrivals for part in found if part.arrivals is not None), None),
@@ -82,8 +97,7 @@ def pool(same: Sequence[Metric], rank: int | None) -> Metric:
     """One metric of several ranks as one, from the same samples; counters by the rule of their registry entry."""
     first, known = same[0], spec(same[0].name)
     if known.statistic is Statistic.VALUE:
-        rule = {Pool.SUM: np.sum, Pool.MAX: np.max, Pool.MIN: np.min}.get(known.pool, np.mean)
-        values = np.array([rule([m.values[0] for m in same])])
+        values = np.array([_RULES[known.pool]([m.values[0] for m in same])])
     else:
         values = np.concatenate([m.values for m in same])
     # steps of different ranks are different blocks
@@ -137,9 +151,7 @@ def _cross_rank(meeting: Meeting) -> Iterator[Metric]:
         yield metric("dp.wait", rank, meeting.wait[k], block=every)
         yield metric("dp.lateness", rank, meeting.lateness[k], block=every)
         yield metric("dp.straggler_share", rank, last == k, block=every)
-        yield metric("clock.offset", rank, meeting.offset[k], block=every)
+        yield metric("clock.offset", rank, np.median(meeting.offset[k : k + 1], axis=1), num_samples=len(every))
         yield metric("clock.offset_spread", rank, meeting.offset_spread[k : k + 1], num_samples=len(every))
     yield metric("dp.alloc_on_critical_path", None, meeting.is_alloc[last, every], block=every)
     yield metric("dp.agreement_tax", None, meeting.tax, block=every)
-
-

@@ -102,7 +102,9 @@ def _range_metrics(
     other_of_own_name = in_own[names.codes] & ~own_domain
     if other_of_own_name.any():
         text = "ranges bear a name of the step range's domain in another domain and do not count for it"
-        findings.append(Finding("name_in_two_domains", rank, int(other_of_own_name.sum()), f"{other_of_own_name.sum():,} {text}"))
+        findings.append(
+            Finding("name_in_two_domains", rank, int(other_of_own_name.sum()), f"{other_of_own_name.sum():,} {text}")
+        )
     kept = np.flatnonzero(~other_of_own_name)
     order = kept[np.argsort(names.codes[kept], kind="stable")]
     codes, first = np.unique(names.codes[order], return_index=True)

@@ -26,7 +26,9 @@ def summarise(metric: Metric) -> Summary | None:
     if not len(metric.values):
         return None
     p50, p90, p99 = np.percentile(metric.values, [50, 90, 99])
-    return Summary(metric.n, float(p50), float(p90), float(p99), float(metric.values.mean()), float(metric.values.sum()))
+    return Summary(
+        metric.n, float(p50), float(p90), float(p99), float(metric.values.mean()), float(metric.values.sum())
+    )
 
 
 def figure(metric: Metric) -> float | None:

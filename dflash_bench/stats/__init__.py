@@ -1,0 +1,1 @@
+"""stats: what a difference between samples is worth."""

@@ -1,0 +1,105 @@
+"""``dflash-bench compare``: two runs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.options import (
+    DEFAULT_PROFILES,
+    AgreementRange,
+    AsJson,
+    NsysPath,
+    PerRank,
+    ProfilesFolder,
+    RankPattern,
+    StepRange,
+)
+from dflash_bench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from dflash_bench.ingest.build import Progress
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.profile import Profile
+
+
+def compare(
+    base: Annotated[str | None, typer.Argument(help="Profile, capture or folder to compare against.")] = None,
+    candidate: Annotated[str | None, typer.Argument(help="The one with the change.")] = None,
+    json: AsJson = False,
+    markdown: Annotated[Path | None, typer.Option(help="Also write the comparison to this file.")] = None,
+    per_rank: PerRank = None,
+    step_range: StepRange = "decode_step",
+    agreement_range: AgreementRange = "dp_agreement",
+    rank_pattern: RankPattern = None,
+    nsys: NsysPath = None,
+    profiles: ProfilesFolder = DEFAULT_PROFILES,
+) -> None:
+    """Compare two runs: per metric and rank base, candidate, difference, ratio and a bootstrap interval.
+
+    Without names: the two newest arms of one workload. With one name that holds two runs: these two.
+    """
+    from dflash_bench.compare import compare as compare_runs
+    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.metrics.events import Reading
+    from dflash_bench.metrics.measure import measure
+    from dflash_bench.report.as_json import comparison_json
+    from dflash_bench.report.comparison import comparison_report
+    from dflash_bench.report.console import show
+    from dflash_bench.report.markdown import markdown as as_markdown
+
+    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
+    with reading_progress() as progress:
+        old, new = _pair(base, candidate, options, progress)
+    stderr.print(f"base {old.info.run}, candidate {new.info.run}", markup=False)
+    reading = Reading(step=step_range, agreement=agreement_range)
+    found = compare_runs(measure(old, reading), measure(new, reading))
+    report = comparison_report(found, is_per_rank=per_rank)
+    if json:
+        typer.echo(comparison_json(found))
+    else:
+        show(report, stdout)
+    if markdown is not None:
+        _write(markdown, as_markdown(report))
+        stderr.print(f"written: {markdown}", markup=False)
+
+
+def _pair(
+    base: str | None, candidate: str | None, options: IngestOptions, progress: Progress | None
+) -> tuple[Profile, Profile]:
+    from dflash_bench.ingest.sources import newest_pair, resolve
+
+    if base is None:
+        return _in_ladder_order(*newest_pair(options.profiles))
+    found = [*resolve(base, options, progress), *(resolve(candidate, options, progress) if candidate else ())]
+    if len(found) == 2:
+        return found[0], found[1]
+    runs = ", ".join(p.info.run for p in found)
+    if candidate is None:
+        raise UsageError(f"{base} is {len(found)} run ({runs}): compare it with what?", hint="name base and candidate")
+    raise UsageError(f"{base} and {candidate} are {len(found)} runs ({runs}), not two", hint="name two of these runs")
+
+
+def _in_ladder_order(older: Profile, newer: Profile) -> tuple[Profile, Profile]:
+    """Base and candidate: of two arms of the ladder the earlier one is the base, whichever ran first."""
+    from dflash_prep.arms import ARMS
+
+    ladder = list(ARMS)
+    arms = older.info.arm, newer.info.arm
+    if all(arm in ladder for arm in arms) and ladder.index(str(arms[0])) > ladder.index(str(arms[1])):
+        return newer, older
+    return older, newer
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise DataError(f"{path} could not be written: {error.strerror}") from None

@@ -1,0 +1,74 @@
+"""``dflash-bench ingest``: captures to profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_bench.cli.console import reading_progress, stdout
+from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, ProfilesFolder, RankPattern
+
+if TYPE_CHECKING:
+    from dflash_bench.model import RunInfo
+    from dflash_bench.profile import Profile
+
+
+def ingest(
+    paths: Annotated[list[Path], typer.Argument(help="Captures (.sqlite, .nsys-rep, .qdstrm) or folders of them.")],
+    run: Annotated[str | None, typer.Option(help="Name of the profile; all captures are then one run.")] = None,
+    arm: Annotated[str | None, typer.Option(help="Arm, where no mark in the capture tells it.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload that was run.")] = None,
+    rank_pattern: RankPattern = None,
+    nsys: NsysPath = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a profile of the same name.")] = False,
+    profiles: ProfilesFolder = DEFAULT_PROFILES,
+) -> None:
+    """Turn nsys captures into profiles: typed Parquet tables by rank, without anything private.
+
+    One report per rank and one report for all ranks both work. Captures that are here already change nothing.
+    """
+    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.ingest.sources import ingest as ingest_captures
+
+    options = IngestOptions(
+        profiles=profiles,
+        run=run,
+        arm=arm,
+        workload=workload,
+        rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN,
+        nsys=nsys,
+        is_replace=replace,
+    )
+    with reading_progress() as progress:
+        found = ingest_captures(paths, options, progress)
+    for profile in found:
+        describe(profile)
+    names = " ".join(p.info.run for p in found[:2])
+    stdout.print(f"next: dflash-bench {'compare' if len(found) == 2 else 'metrics'} {names}", markup=False)
+
+
+def describe(profile: Profile) -> None:
+    """Say what a profile holds and what its ranks rest on."""
+    from dflash_bench.report.sheets import warning_text
+
+    info = profile.info
+    stdout.print(f"{profile.path}", markup=False, style="bold", soft_wrap=True)
+    stdout.print(
+        f"  arm {info.arm or 'not stated'}, device {info.device}, {_ranks(info)}", markup=False, soft_wrap=True
+    )
+    for process in info.processes:
+        rank = f"rank {process.rank}" if process.rank is not None else "no rank"
+        counts = (
+            f"{process.num_ranges:,} ranges, {process.num_api_calls:,} API calls, {process.num_gpu_work:,} GPU rows"
+        )
+        stdout.print(f"  {rank}: {counts}", markup=False)
+    for finding in info.findings:
+        stdout.print(f"  ! {warning_text(finding)}", markup=False, style="yellow", soft_wrap=True)
+
+
+def _ranks(info: RunInfo) -> str:
+    world = f" of {info.world}" if info.world else ""
+    return f"{len(info.ranks)}{world} ranks, read from the {info.rank_source or 'nothing'}"

@@ -1,0 +1,55 @@
+"""``dflash-bench metrics``: every figure of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dflash_bench.cli.console import reading_progress, stdout
+from dflash_bench.cli.options import (
+    DEFAULT_PROFILES,
+    AgreementRange,
+    AsJson,
+    NsysPath,
+    PerRank,
+    ProfilesFolder,
+    RankPattern,
+    StepRange,
+)
+
+
+def metrics(
+    profile: Annotated[list[str], typer.Argument(help="Profile name or folder, capture file, or folder of captures.")],
+    json: AsJson = False,
+    per_rank: PerRank = None,
+    step_range: StepRange = "decode_step",
+    agreement_range: AgreementRange = "dp_agreement",
+    rank_pattern: RankPattern = None,
+    nsys: NsysPath = None,
+    profiles: ProfilesFolder = DEFAULT_PROFILES,
+) -> None:
+    """Print every metric that the capture supports, per rank and pooled.
+
+    Captures are ingested on the way and kept as profiles, so that the next look is quick.
+    """
+    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
+    from dflash_bench.ingest.sources import IngestOptions, resolve
+    from dflash_bench.metrics.events import Reading
+    from dflash_bench.metrics.measure import measure
+    from dflash_bench.report.as_json import metrics_json
+    from dflash_bench.report.console import show
+    from dflash_bench.report.sheets import run_report
+
+    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
+    reading = Reading(step=step_range, agreement=agreement_range)
+    with reading_progress() as progress:
+        found = [p for source in profile for p in resolve(source, options, progress)]
+    runs = [measure(p, reading) for p in found]
+    if json:
+        typer.echo(metrics_json(runs))
+        return
+    for k, run in enumerate(runs):
+        if k:
+            stdout.print()
+        show(run_report(run, is_per_rank=per_rank), stdout)

@@ -1,0 +1,225 @@
+"""What a person names on the command line, as profiles: a profile's name or folder, a capture file, a folder of captures.
+
+Captures are sorted into runs (one arm, each rank once) and ingested on the way; a capture that some profile holds
+already is not read again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dflash_bench.errors import BenchError, DataError, UsageError
+from dflash_bench.ingest.build import Progress, RunOptions, build_profile
+from dflash_bench.ingest.export import Export, fingerprint, open_export
+from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankMark, compile_pattern, rank_in_name
+from dflash_bench.ingest.reports import CAPTURE_SUFFIXES, to_export
+from dflash_bench.model import Value
+from dflash_bench.profile import Profile, is_profile, open_profile
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """How captures become profiles. ``run``: one name for all of them; None: named after the files, run by run.
+
+    ``is_implicit``: another command needs the profile; a name that is taken then gets a suffix instead of an error.
+    ``settings``, ``counters`` and ``captures`` are passed on (`RunOptions`): what the built-in loop knows of its run.
+    """
+
+    profiles: Path = Path("profiles")
+    run: str | None = None
+    arm: str | None = None
+    workload: str | None = None
+    rank_pattern: str = DEFAULT_RANK_PATTERN
+    nsys: Path | None = None
+    is_replace: bool = False
+    is_implicit: bool = False
+    settings: dict[str, Value] = field(default_factory=dict)
+    counters: dict[int, dict[str, float]] = field(default_factory=dict)
+    captures: Path | None = None
+
+
+def resolve(source: str, options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
+    """The profiles that a word on the command line means.
+
+    Raises UsageError when there is no such thing, DataError when a capture cannot be read.
+    """
+    path = Path(source)
+    if "/" not in source and is_profile(options.profiles / source):
+        return (open_profile(options.profiles / source),)
+    if path.is_dir() and is_profile(path):
+        return (open_profile(path),)
+    if path.exists():
+        return ingest([path], replace(options, is_implicit=True), progress)
+    known = ", ".join(p.info.run for p in profiles_in(options.profiles)[:5])
+    where = f"; profiles in {options.profiles}: {known}" if known else ""
+    raise UsageError(f"{source}: no such profile, file or folder{where}", hint="dflash-bench ingest PATH")
+
+
+def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
+    """Make profiles of captures, one for each run among them. Raises as `resolve` and `build_profile` do."""
+    compile_pattern(options.rank_pattern)
+    files = expand(paths)
+    prints = {path: _fingerprint(path) for path in files}
+    if options.run is None and not options.is_replace and (found := _already(prints.values(), options)):
+        return found
+    with TemporaryDirectory(prefix="dflash-bench-") as scratch:
+        exports = [
+            replace(open_export(to_export(p, Path(scratch), options.nsys)), fingerprint=prints[p]) for p in files
+        ]
+        # a converted report keeps the name that its owner gave it
+        exports = [replace(export, path=path) for export, path in zip(exports, files, strict=True)]
+        return tuple(_build(group, options, progress) for group in _runs(exports, options))
+
+
+def expand(paths: Iterable[Path]) -> list[Path]:
+    """Capture files, folders opened up, each once. An export stands for the report beside it that it was made of.
+
+    Raises UsageError for a path that is not there and for a folder without captures.
+    """
+    files: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            found = [p for p in sorted(path.rglob("*")) if p.suffix in CAPTURE_SUFFIXES and p.is_file()]
+            found = [p for p in found if p.suffix == ".sqlite" or not p.with_suffix(".sqlite").exists()]
+            if not found:
+                raise UsageError(f"{path}: no captures in this folder ({', '.join(CAPTURE_SUFFIXES)})")
+            files |= dict.fromkeys(found)
+        elif path.exists():
+            files[path] = None
+        else:
+            raise UsageError(f"{path}: no such file or folder")
+    return list(files)
+
+
+def profiles_in(folder: Path) -> list[Profile]:
+    """The readable profiles in a folder, newest first."""
+    found = []
+    for path in folder.glob("*/run.json") if folder.is_dir() else ():
+        if path.parent.name.startswith("."):
+            continue
+        try:
+            found.append(open_profile(path.parent))
+        except BenchError as error:
+            log.warning("%s", error)
+    return sorted(found, key=lambda p: (p.info.created_utc, p.info.run), reverse=True)
+
+
+def _fingerprint(path: Path) -> str:
+    try:
+        return fingerprint(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _already(prints: Iterable[str], options: IngestOptions) -> tuple[Profile, ...]:
+    """Profiles that hold exactly these captures, read the same way; empty when some capture is in none."""
+    wanted, found = set(prints), []
+    for profile in profiles_in(options.profiles):
+        info = profile.info
+        own = {c.fingerprint for c in info.captures}
+        if not own <= wanted or info.settings.get("rank_pattern") != options.rank_pattern:
+            continue
+        if options.arm in (None, info.arm) and options.workload in (None, info.workload):
+            found.append(profile)
+            wanted -= own
+    return tuple(reversed(found)) if not wanted else ()
+
+
+def _runs(exports: Sequence[Export], options: IngestOptions) -> list[list[Export]]:
+    """Sort exports into runs: one arm, each rank once."""
+    if options.run is not None or len(exports) == 1:
+        return [list(exports)]
+    pattern = compile_pattern(options.rank_pattern)
+    marks = {export.path: rank_marks(export) for export in exports}
+    by_arm: dict[tuple[Path, str], list[Export]] = {}
+    for export in exports:
+        arms = sorted({mark.arm for mark in marks[export.path]})
+        by_arm.setdefault((export.path.parent, arms[0] if arms else f"\0{_stem(export.path, pattern)}"), []).append(
+            export
+        )
+    groups = []
+    for group in by_arm.values():
+        ranks = [mark.rank for export in group for mark in marks[export.path]]
+        if len(ranks) == len(set(ranks)):
+            groups.append(group)
+            continue
+        # repeats of one arm in one folder: their file names tell them apart
+        by_stem: dict[str, list[Export]] = {}
+        for export in group:
+            by_stem.setdefault(_stem(export.path, pattern), []).append(export)
+        groups += list(by_stem.values())
+    return groups
+
+
+def rank_marks(export: Export) -> tuple[RankMark, ...]:
+    """The rank marks of an export, without reading the rest of it."""
+    if not export.has("NVTX_EVENTS", "eventType"):
+        return ()
+    text = "CAST(text AS BLOB)" if export.has("NVTX_EVENTS", "text") else "NULL"
+    key = "textId" if export.has("NVTX_EVENTS", "textId") else "NULL"
+    found = export.rows(f"SELECT DISTINCT {text}, {key} FROM NVTX_EVENTS WHERE eventType = 34")
+    texts = [
+        own.decode("utf-8", "replace")
+        if isinstance(own, bytes)
+        else export.strings.get(k, "")
+        if isinstance(k, int)
+        else ""
+        for own, k in found
+    ]
+    return tuple(mark for text in texts if (mark := RankMark.parse(text)) is not None)
+
+
+def _build(group: Sequence[Export], options: IngestOptions, progress: Progress | None) -> Profile:
+    run = options.run or _run_name(group, compile_pattern(options.rank_pattern))
+    details = RunOptions(
+        run=run,
+        profiles=options.profiles,
+        arm=options.arm,
+        workload=options.workload,
+        rank_pattern=options.rank_pattern,
+        settings=options.settings,
+        counters=options.counters,
+        captures=options.captures,
+        is_replace=options.is_replace,
+    )
+    try:
+        return build_profile(group, details, progress)
+    except UsageError:
+        if not options.is_implicit:
+            raise
+        return build_profile(group, replace(details, run=f"{run[:180]}-{group[0].fingerprint[:8]}"), progress)
+
+
+def _stem(path: Path, pattern: re.Pattern[str]) -> str:
+    """The file's name without suffix and rank."""
+    stem = path.name.removesuffix(path.suffix)
+    return pattern.sub("", stem).strip("-_. ") if rank_in_name(stem, pattern) is not None else stem
+
+
+def _run_name(group: Sequence[Export], pattern: re.Pattern[str]) -> str:
+    stems = list(dict.fromkeys(_stem(export.path, pattern) for export in group))
+    name = stems[0] if len(stems) == 1 or not stems[0] else f"{stems[0]}-and-{len(stems) - 1}-more"
+    return re.sub(r"[^\w.+-]+", "-", name or group[0].path.resolve().parent.name).strip("-.")[:200] or "run"
+
+
+def newest_pair(folder: Path) -> tuple[Profile, Profile]:
+    """Base and candidate when nobody names them: the two newest arms of the newest workload, the older one first.
+
+    Raises UsageError when there are no two such runs.
+    """
+    found = profiles_in(folder)
+    for newest in found:
+        others = [p for p in found if p.info.workload == newest.info.workload and p.info.arm != newest.info.arm]
+        if others and newest.info.arm is not None:
+            return others[0], newest
+    raise UsageError(
+        f"{folder} holds no two arms of one workload to compare",
+        hint="dflash-bench run --arm control --arm topup, or name base and candidate",
+    )

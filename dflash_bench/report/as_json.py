@@ -1,0 +1,103 @@
+"""Metrics and comparisons as JSON: stable field names, base units (nanoseconds), nothing rounded.
+
+``{"metrics": […], "warnings": […], "tables": {…}}``; a metric is ``{"run", "arm", "rank", "metric", "unit", "n", "p50",
+"p90", "p99", "mean", "total"}``, and a scalar carries ``"value"`` instead of the quantiles. ``rank`` is null for pooled and
+cross-rank figures. ``"coverage"`` stands beside the figures that could not see everything, lead, stall and share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dflash_bench.metrics.summary import figure, summarise
+from dflash_bench.model import Change, Comparison, Finding, Metric, RunInfo, RunMetrics, Statistic, Table
+
+
+def metrics_json(runs: Sequence[RunMetrics]) -> str:
+    """One document for the metrics of one or more runs."""
+    content = {
+        "runs": [_run(r.info) for r in runs],
+        "metrics": [_metric(r.info, m) for r in runs for m in r.metrics],
+        "warnings": [_finding(f, r.info) for r in runs for f in r.findings],
+        "tables": _tables(runs),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False)
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """One document for a comparison: both runs' identity, every change with its interval, all warnings."""
+    sides = {"base": comparison.base, "candidate": comparison.candidate}
+    content = {
+        **{side: _run(run.info) for side, run in sides.items()},
+        "comparison": [_change(c) for c in comparison.changes],
+        "warnings": [_finding(f) for f in comparison.findings]
+        + [_finding(f, run.info, side) for side, run in sides.items() for f in run.findings],
+        "tables": _tables(sides.values()),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False)
+
+
+def _run(info: RunInfo) -> dict[str, Any]:
+    return {
+        "run": info.run,
+        "arm": info.arm,
+        "workload": info.workload,
+        "device": info.device,
+        "world": info.world,
+        "ranks": info.ranks,
+        "rank_source": info.rank_source,
+        "created_utc": info.created_utc,
+        "recorder": sorted({c.recorder for c in info.captures}),
+        "exporter_version": sorted({c.exporter_version for c in info.captures if c.exporter_version}),
+    }
+
+
+def _metric(info: RunInfo, metric: Metric) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "run": info.run,
+        "arm": info.arm,
+        "rank": metric.rank,
+        "metric": metric.name,
+        "unit": metric.unit,
+        "n": metric.n,
+    }
+    if metric.statistic is Statistic.MEDIAN:
+        found = summarise(metric)
+        row |= (
+            dataclasses.asdict(found) if found else {"p50": None, "p90": None, "p99": None, "mean": None, "total": None}
+        )
+    else:
+        row["value"] = figure(metric)
+    if metric.coverage is not None:
+        row["coverage"] = metric.coverage
+    return row
+
+
+def _change(change: Change) -> dict[str, Any]:
+    row = {k: v for k, v in dataclasses.asdict(change).items() if k != "interval"}
+    found = change.interval
+    return row | {
+        "low": found.low if found else None,
+        "high": found.high if found else None,
+        "confidence": found.confidence if found else None,
+    }
+
+
+def _finding(finding: Finding, info: RunInfo | None = None, side: str | None = None) -> dict[str, Any]:
+    where = {"run": info.run} if info else {}
+    return {**dataclasses.asdict(finding), **where, **({"side": side} if side else {})}
+
+
+def _tables(runs: Iterable[RunMetrics]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        for table in run.tables:
+            found.setdefault(table.name, []).extend(_rows(run.info, table))
+    return found
+
+
+def _rows(info: RunInfo, table: Table) -> list[dict[str, Any]]:
+    return [{"run": info.run, "arm": info.arm, **dict(zip(table.columns, row, strict=True))} for row in table.rows]

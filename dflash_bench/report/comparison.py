@@ -1,0 +1,158 @@
+"""The sheets of a comparison: base beside candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from dflash_bench.metrics.summary import figure
+from dflash_bench.model import Better, Change, Comparison, Interval, RunInfo, RunMetrics, Statistic, Unit, Value
+from dflash_bench.report.sheets import (
+    MAX_RANKS_SHOWN,
+    SECTIONS,
+    Report,
+    Sheet,
+    belongs,
+    captured,
+    cut,
+    identity,
+    warning_text,
+)
+from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
+
+_ARROW = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NONE: ""}
+_BY_RANK = (
+    "range.prepare_for_decode",
+    "step.period",
+    "step.lead",
+    "alloc.step_share",
+    "sync.total_per_step",
+    "dp.straggler_share",
+)
+
+
+def comparison_report(comparison: Comparison, *, is_per_rank: bool | None = None) -> Report:
+    """Base against candidate. ``is_per_rank``: None shows single ranks where there are at most four."""
+    base, candidate = comparison.base.info, comparison.candidate.info
+    num_ranks = len({*base.ranks, *candidate.ranks})
+    per_rank = num_ranks <= MAX_RANKS_SHOWN if is_per_rank is None else is_per_rank
+    changes = [c for c in comparison.changes if (per_rank or c.rank is None) and not _is_full_coverage(c)]
+    if num_ranks == 1:
+        ranked = {c.metric for c in changes if c.rank is not None}
+        changes = [c for c in changes if c.rank is not None or c.metric not in ranked]
+    sheets = [_changes_sheet(title, [c for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
+    return Report(
+        title=f"{_side(base)} → {_side(candidate)}",
+        lines=(
+            f"base: {identity(base)}; {captured(base)}",
+            f"candidate: {identity(candidate)}; {captured(candidate)}",
+            *_straggler_lines(comparison),
+        ),
+        sheets=tuple(s for s in (_ranks_sheet(comparison), *sheets, *_cause_sheets(comparison)) if s.rows),
+        warnings=tuple(_warnings(comparison)),
+    )
+
+
+def _is_full_coverage(change: Change) -> bool:
+    """Whether it only says that nothing is missing on either side."""
+    full = 0.0 if change.statistic is Statistic.VALUE else 1.0
+    is_coverage = change.metric.startswith(("coverage.", "gpu_work_without_launch"))
+    return is_coverage and change.base in (full, None) and change.candidate in (full, None)
+
+
+def _warnings(comparison: Comparison) -> Iterator[str]:
+    yield from (warning_text(f) for f in comparison.findings)
+    for run, side in ((comparison.base, "base"), (comparison.candidate, "candidate")):
+        yield from (f"{side}: {warning_text(f)}" for f in run.findings)
+
+
+def _side(info: RunInfo) -> str:
+    return info.run if info.arm is None or info.arm in info.run else f"{info.run} ({info.arm})"
+
+
+def _changes_sheet(title: str, changes: Sequence[Change]) -> Sheet:
+    rows = [
+        (name if k == 0 else "", _ARROW[c.better] if k == 0 else "", rank_text(c.rank), *_figures(c))
+        for name, same in groupby(changes, lambda c: c.metric)
+        for k, c in enumerate(same)
+    ]
+    columns = ("metric", "better", "rank", "base", "candidate", "difference", "ratio", "95 % interval", "unit", "n")
+    return Sheet(title, columns, tuple(rows), left=("metric", "unit"))
+
+
+def _figures(c: Change) -> tuple[str, ...]:
+    return (
+        text(c.base, c.unit),
+        text(c.candidate, c.unit),
+        text(c.difference, c.unit, is_signed=True),
+        MISSING if c.ratio is None else f"{c.ratio:,.3f}",
+        _interval(c.interval, c.unit),
+        symbol(c.unit),
+        f"{c.base_n:,}" if c.base_n == c.candidate_n else f"{c.base_n:,} / {c.candidate_n:,}",
+    )
+
+
+def _interval(found: Interval | None, unit: Unit) -> str:
+    if found is None:
+        return MISSING
+    return f"{text(found.low, unit, is_signed=True)} … {text(found.high, unit, is_signed=True)}"
+
+
+def _ranks_sheet(comparison: Comparison) -> Sheet:
+    """Ranks side by side, base → candidate in each cell."""
+    found = {(c.metric, c.rank): c for c in comparison.changes if c.rank is not None}
+    ranks = sorted({rank for _, rank in found if rank is not None})
+    names = [name for name in _BY_RANK if any((name, rank) in found for rank in ranks)]
+    if len(ranks) < 2:
+        return Sheet("", (), ())
+    units = {c.metric: c.unit for c in found.values()}
+    rows = [(str(rank), *(_cell(found.get((name, rank))) for name in names)) for rank in ranks]
+    columns = ("rank", *(f"{name} {symbol(units[name])}".strip() for name in names))
+    return Sheet("Ranks side by side (base → candidate)", columns, tuple(rows))
+
+
+def _cell(change: Change | None) -> str:
+    if change is None:
+        return MISSING
+    return f"{text(change.base, change.unit)} → {text(change.candidate, change.unit)}"
+
+
+def _straggler_lines(comparison: Comparison) -> Iterator[str]:
+    for run, side in ((comparison.base, "base"), (comparison.candidate, "candidate")):
+        shares = [(figure(m) or 0.0, m.rank) for m in run.metrics if m.name == "dp.straggler_share"]
+        alloc, tax = run.find("dp.alloc_on_critical_path", None), run.find("dp.agreement_tax", None)
+        if not shares or alloc is None or tax is None:
+            continue
+        share, rank = max(shares, key=lambda s: s[0])
+        yield (
+            f"{side} straggler: rank {rank}, last in {share:.1%} of {alloc.n:,} steps; in {figure(alloc):.1%} the last rank "
+            f"had allocated; it costs the others {text(figure(tax), Unit.NS)} µs a step (median)"
+        )
+
+
+def _cause_sheets(comparison: Comparison) -> Iterator[Sheet]:
+    """The cause tables of both runs side by side, pooled over ranks, in order of the larger total."""
+    for name, words, title in (
+        ("stall.by_cause", ("cause",), "What the host did when the GPU ran dry"),
+        ("sync.by_range", ("range path", "call"), "Which code made the host wait"),
+    ):
+        sides = [_totals(run, name, len(words)) for run in (comparison.base, comparison.candidate)]
+        keys = sorted({*sides[0], *sides[1]}, key=lambda k: (-max(side.get(k, (0, 0))[1] for side in sides), k))
+        rows = tuple((*key, *(cell for side in sides for cell in _pair(side.get(key)))) for key in keys)
+        columns = (*words, "base count", "base ms", "candidate count", "candidate ms")
+        yield cut(Sheet(f"{title} ({name})", columns, rows, words))
+
+
+def _totals(run: RunMetrics, name: str, width: int) -> dict[tuple[str, ...], tuple[int, int]]:
+    """Pooled rows of a cause table: label → (count, total ns)."""
+    rows = [row for table in run.tables if table.name == name for row in table.rows if row[0] is None]
+    return {tuple(str(v) for v in row[1 : 1 + width]): (_int(row[1 + width]), _int(row[2 + width])) for row in rows}
+
+
+def _int(value: Value) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _pair(found: tuple[int, int] | None) -> tuple[str, str]:
+    return (MISSING, MISSING) if found is None else (f"{found[0]:,}", milliseconds(found[1]))

@@ -1,0 +1,220 @@
+"""Sheets: what a report shows, as titles and texts in rows, before it is known whether a terminal or Markdown shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dflash_bench.metrics.summary import figure, summarise
+from dflash_bench.model import Finding, Metric, RunInfo, RunMetrics, Statistic, Table, Unit, Value
+from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
+
+MAX_RANKS_SHOWN = 4
+MAX_CAUSES = 10
+
+SECTIONS = (
+    ("Steps and ranges", ("step.period", "range.")),
+    ("Allocation", ("alloc.",)),
+    ("Launch lead", ("step.lead", "launch.", "graph.", "stall.")),
+    ("Host waits", ("sync.",)),
+    ("Across ranks", ("dp.", "clock.")),
+    ("Engine counters", ("tokens.", "accept.", "kv.", "topup.", "retracted", "consistency.")),
+    ("Coverage", ("coverage.", "gpu_work_without_launch")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A titled table of texts. Columns in ``left`` hold words, all others figures. ``note`` stands under it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole report: headline, lines of text, sheets, warnings."""
+
+    title: str
+    lines: tuple[str, ...]
+    sheets: tuple[Sheet, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def run_report(run: RunMetrics, *, is_per_rank: bool | None = None) -> Report:
+    """The metrics of one run. ``is_per_rank``: None shows single ranks where there are at most four."""
+    info = run.info
+    per_rank = len(info.ranks) <= MAX_RANKS_SHOWN if is_per_rank is None else is_per_rank
+    shown = [m for m in run.metrics if per_rank or m.rank is None or m.name.startswith(("dp.straggler", "clock."))]
+    if len(info.ranks) == 1:
+        # pooled over one rank is that rank
+        ranked = {m.name for m in shown if m.rank is not None}
+        shown = [m for m in shown if m.rank is not None or m.name not in ranked]
+    sheets = [_metrics_sheet(title, [m for m in shown if belongs(m.name, own)]) for title, own in SECTIONS]
+    return Report(
+        title=f"{info.run}: {identity(info)}",
+        lines=(captured(info),),
+        sheets=tuple(s for s in (*sheets, *_table_sheets(run)) if s.rows),
+        warnings=tuple(warning_text(f) for f in run.findings),
+    )
+
+
+def warning_text(finding: Finding) -> str:
+    """A warning as one line."""
+    where = "" if finding.rank is None else f"rank {finding.rank}: "
+    return f"{where}{finding.text} [{finding.code}]"
+
+
+def belongs(name: str, prefixes: Iterable[str]) -> bool:
+    """Whether a metric's name is one of these or begins with one that ends in a dot."""
+    return any(name == p or (p.endswith(".") and name.startswith(p)) for p in prefixes)
+
+
+def identity(info: RunInfo) -> str:
+    """Arm, workload, ranks and device of a run."""
+    parts = (
+        f"arm {info.arm}" if info.arm else "arm not stated",
+        f"workload {info.workload}" if info.workload else "",
+        f"{len(info.ranks)} rank{'s' if len(info.ranks) != 1 else ''}",
+        f"device: {info.device}",
+    )
+    return ", ".join(p for p in parts if p)
+
+
+def captured(info: RunInfo) -> str:
+    """What recorded a run and where its ranks were read."""
+    versions = " and ".join(sorted({f"{c.recorder} {c.exporter_version or ''}".strip() for c in info.captures}))
+    return f"captured by {versions}; ranks from the {info.rank_source or 'nothing'}"
+
+
+def cut(sheet: Sheet, limit: int = MAX_CAUSES) -> Sheet:
+    """The first rows of a sheet, saying how many are left out: never silently."""
+    rest = len(sheet.rows) - limit
+    if rest <= 0:
+        return sheet
+    note = f"… and {rest} more rows; all of them with --json"
+    return Sheet(sheet.title, sheet.columns, sheet.rows[:limit], sheet.left, note)
+
+
+def _metrics_sheet(title: str, metrics: Sequence[Metric]) -> Sheet:
+    """Quantiles where there is a distribution; a value alone stands in the first figure column."""
+    rows = [
+        (name if k == 0 else "", rank_text(m.rank), *_figures(m))
+        for name, same in groupby(metrics, lambda m: m.name)
+        for k, m in enumerate(same)
+    ]
+    columns = ("metric", "rank", "n", "p50 / value", "p90", "p99", "mean", "total ms", "unit")
+    return Sheet(title, columns, tuple(rows), left=("metric", "unit"))
+
+
+def _figures(metric: Metric) -> tuple[str, ...]:
+    unit = symbol(metric.unit)
+    found = summarise(metric)
+    if found is None or metric.statistic is not Statistic.MEDIAN:
+        return f"{metric.n:,}", text(figure(metric), metric.unit), "", "", "", "", unit
+    quantiles = (text(v, metric.unit) for v in (found.p50, found.p90, found.p99, found.mean))
+    return f"{found.n:,}", *quantiles, milliseconds(found.total) if metric.unit is Unit.NS else "", unit
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Formatter = Callable[[Value], str]
+
+
+def _number(value: Value) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _rank(value: Value) -> str:
+    return rank_text(value if isinstance(value, int) else None)
+
+
+def _count(value: Value) -> str:
+    return f"{value:,}" if isinstance(value, int) else MISSING
+
+
+def _ms(value: Value) -> str:
+    return milliseconds(_number(value))
+
+
+def _us(value: Value) -> str:
+    return text(_number(value), Unit.NS)
+
+
+def _percent(value: Value) -> str:
+    return text(_number(value), Unit.FRACTION)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a result table is shown. Each column: heading and formatter; a column of the table without one is left out."""
+
+    title: str
+    columns: dict[str, tuple[str, Formatter]]
+    is_pooled: bool
+    limit: int = MAX_CAUSES
+
+
+_LAYOUTS = {
+    "stall.by_cause": _Layout(
+        title="What the host did when the GPU ran dry",
+        columns={
+            "cause": ("cause", str),
+            "launches": ("launches", _count),
+            "lost_total_ns": ("lost ms", _ms),
+            "lost_p50_ns": ("p50 µs", _us),
+        },
+        is_pooled=True,
+    ),
+    "sync.by_range": _Layout(
+        title="Which code made the host wait",
+        columns={
+            "path": ("range path", str),
+            "api": ("call", str),
+            "count": ("count", _count),
+            "total_ns": ("total ms", _ms),
+            "p50_ns": ("p50 µs", _us),
+        },
+        is_pooled=True,
+    ),
+    "sync.by_thread": _Layout(
+        title="Which threads waited",
+        columns={
+            "rank": ("rank", _rank),
+            "thread": ("thread", str),
+            "api": ("call", str),
+            "count": ("count", _count),
+            "total_ns": ("total ms", _ms),
+            "share_of_step_time": ("% of step time", _percent),
+        },
+        is_pooled=False,
+    ),
+    "dp.lateness_by_cause": _Layout(
+        title="What made a rank late at the agreement",
+        columns={
+            "rank": ("rank", _rank),
+            "cause": ("cause", str),
+            "mean_ns": ("mean µs", _us),
+            "p50_ns": ("p50 µs", _us),
+        },
+        is_pooled=False,
+        limit=4 * MAX_CAUSES,
+    ),
+}
+
+
+def _table_sheets(run: RunMetrics) -> list[Sheet]:
+    return [_table_sheet(table, _LAYOUTS[table.name]) for table in run.tables]
+
+
+def _table_sheet(table: Table, layout: _Layout) -> Sheet:
+    place = {name: table.columns.index(name) for name in layout.columns}
+    rows = [row for row in table.rows if not layout.is_pooled or row[0] is None]
+    shown = [tuple(show(row[place[name]]) for name, (_, show) in layout.columns.items()) for row in rows]
+    headings = tuple(heading for heading, _ in layout.columns.values())
+    words = tuple(heading for heading, show in layout.columns.values() if show is str)
+    return cut(Sheet(f"{layout.title} ({table.name})", headings, tuple(shown), words), layout.limit)
