@@ -71,8 +71,10 @@ def nvtx_problem(nvtx_version: str | None, nsys_version: tuple[int, ...]) -> Fin
     return None
 
 
-def count_ranges(path: Path, domain: str = DOMAIN) -> tuple[ProcessCount, ...]:
-    """Ranges by process and name that a capture file holds in `domain`; processes without any row of it are left out.
+def count_ranges(path: Path, domain: str | None = DOMAIN) -> tuple[ProcessCount, ...]:
+    """Ranges by process and name that a capture file holds in `domain`, or in all domains when that is None.
+
+    Processes without any row of the domain are left out.
 
     Raises DataError when the file is not an nsys export.
     """
@@ -138,13 +140,11 @@ def silent_domains(counts: Iterable[ProcessCount]) -> tuple[Finding, ...]:
     return (Finding("domain_without_ranges", None, len(silent), text),)
 
 
-def require_whole(findings: Iterable[Finding], *, allow_missing: bool, where: Path) -> None:
+def require_whole(findings: Iterable[Finding], *, allow_missing: bool) -> None:
     """Raises CaptureError when ranges are missing, unless that is allowed."""
     lost = [f for f in findings if f.code == "ranges_missing"]
     if lost and not allow_missing:
-        raise CaptureError(
-            "; ".join(f.text for f in lost), hint=f"the capture is kept in {where}; --allow-missing ingests it as it is"
-        )
+        raise CaptureError("; ".join(f.text for f in lost), hint="--allow-missing ingests such a capture as it is")
 
 
 def _reason(rank: int, there: Mapping[str, int], why: Circumstances) -> str:
@@ -185,32 +185,39 @@ def _has_table(database: sqlite3.Connection, name: str) -> bool:
     return bool(database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone())
 
 
-def _count(database: sqlite3.Connection, domain: str) -> tuple[ProcessCount, ...]:
+def _count(database: sqlite3.Connection, domain: str | None) -> tuple[ProcessCount, ...]:
     if not _has_table(database, "NVTX_EVENTS"):
         return ()
     name = "n.text"
     join = ""
     if _has_table(database, "StringIds"):
         name, join = "coalesce(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
-    created = set(
-        database.execute(
-            "SELECT DISTINCT globalTid >> 24, domainId FROM NVTX_EVENTS WHERE eventType = 75 AND text = ?", (domain,)
-        )
+    domains = (
+        "SELECT DISTINCT globalTid >> 24, domainId FROM NVTX_EVENTS WHERE eventType = 75 AND text = coalesce(?, text)"
     )
-    columns = f"n.globalTid >> 24, n.domainId, n.eventType, {name}, count(*)"
-    rows = database.execute(f"SELECT {columns} FROM NVTX_EVENTS n {join} GROUP BY 1, 2, 3, 4")
+    created: set[tuple[int, int]] = set(database.execute(domains, (domain,)))
     ranges: dict[int, Counter[str]] = {process: Counter() for process, _ in created}
     marks: dict[int, list[str]] = {process: [] for process, _ in created}
-    for process, domain_id, kind, text, number in rows:
-        if (process, domain_id) not in created:
+    columns = f"n.globalTid >> 24, n.domainId, n.eventType, {name}, count(*)"
+    for process, domain_id, kind, text, number in database.execute(
+        f"SELECT {columns} FROM NVTX_EVENTS n {join} GROUP BY 1, 2, 3, 4"
+    ):
+        if domain is not None and (process, domain_id) not in created:
             continue
         if kind in RANGE_TYPES:
-            ranges[process][text] += number
+            ranges.setdefault(process, Counter())[text] += number
         elif kind == MARK_TYPE:
-            marks[process] += [text] * number
+            marks.setdefault(process, []).extend([text] * number)
+    opened = {process for process, _ in created}
     return tuple(
-        ProcessCount(process, _rank(marks[process]), dict(ranges[process]), len(marks[process]), True)
-        for process in sorted(ranges)
+        ProcessCount(
+            process,
+            _rank(texts := marks.get(process, [])),
+            dict(ranges.get(process, {})),
+            len(texts),
+            process in opened,
+        )
+        for process in sorted(ranges.keys() | marks.keys())
     )
 
 

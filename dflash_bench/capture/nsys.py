@@ -139,7 +139,8 @@ def find(explicit: Path | None = None) -> NsysTool | None:
 
 def has_nvidia_gpu(root: Path = Path("/")) -> bool:
     """Whether an NVIDIA driver is loaded here, without asking CUDA."""
-    return (root / "proc/driver/nvidia/version").exists() or (root / "dev/nvidiactl").exists()
+    # Not /dev/nvidiactl: nsys, run as root, makes that node on machines without any GPU. /dev/dxg is WSL's.
+    return (root / "proc/driver/nvidia/version").exists() or (root / "dev/dxg").exists()
 
 
 def _importer_of(binary: Path) -> Path | None:

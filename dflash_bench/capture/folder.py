@@ -1,0 +1,48 @@
+"""Where a capture is written until it is whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dflash_bench.errors import UsageError
+
+
+def run_name(*parts: str, at: datetime | None = None) -> str:
+    """``smoke``, ``control,topup_pages=4`` → ``smoke-control-topup_pages-4-20261129T231500Z``: fit for a folder."""
+    stamp = (at or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    return "-".join([*(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts), stamp])
+
+
+def free_name(profiles: Path, name: str) -> str:
+    """The name, or the name with a number when a profile has it already: two runs can start within one second."""
+    taken = (profiles / name).exists()
+    numbered = (f"{name}-{k}" for k in range(2, 1_000_000))
+    return next(n for n in numbered if not (profiles / n).exists()) if taken else name
+
+
+def new_capture_folder(profiles: Path, run: str) -> Path:
+    """A new empty hidden folder in `profiles`, for the captures of one run; moved into the profile with it.
+
+    Raises UsageError when it cannot be made.
+    """
+    folder = profiles / f".{run[:100]}.{os.getpid()}-{secrets.token_hex(4)}.capturing"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"{profiles} cannot be written: {error.strerror}", hint="pass --profiles DIR") from None
+    return folder
+
+
+def set_aside(folder: Path, profiles: Path, run: str) -> Path | None:
+    """Keep what a failed run left as ``profiles/<run>.failed``, visible; None when it left nothing to keep."""
+    if not folder.is_dir():
+        return None
+    if not any(p.stat().st_size for p in folder.iterdir()):
+        shutil.rmtree(folder)
+        return None
+    return folder.rename(profiles / free_name(profiles, f"{run}.failed"))

@@ -1,0 +1,216 @@
+"""``dflash-bench capture -- CMD …``: record any command with nsys."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_bench.cli.console import stderr, stdout
+from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, ProfilesFolder
+from dflash_bench.errors import BenchError, CaptureError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from dflash_bench.capture.command import CommandCapture, Place
+    from dflash_bench.capture.nsys import NsysTool
+    from dflash_bench.capture.nsys_command import ProfileOptions
+
+
+class Kill(StrEnum):
+    """What nsys sends to the command when a timed capture ends."""
+
+    NONE = "none"
+    SIGTERM = "sigterm"
+    SIGKILL = "sigkill"
+
+
+class Wait(StrEnum):
+    """Whose end nsys waits for."""
+
+    PRIMARY = "primary"
+    ALL = "all"
+
+
+def capture(
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The command to record, after --.")],
+    name: Annotated[str | None, typer.Option(help="Name of the run; default: the command and the time.")] = None,
+    per_rank: Annotated[
+        bool, typer.Option("--per-rank", help="This command is started once per rank: one report each, one profile.")
+    ] = False,
+    trace: Annotated[
+        str | None, typer.Option(help="What to trace: cuda,nvtx,osrt. Default: what this machine can.")
+    ] = None,
+    capture_range: Annotated[
+        str | None,
+        typer.Option(help="Record only inside cudaProfilerApi, or inside this NVTX range (NAME or NAME@DOMAIN)."),
+    ] = None,
+    delay: Annotated[int | None, typer.Option(min=0, help="Seconds before recording starts.")] = None,
+    duration: Annotated[int | None, typer.Option(min=1, help="Seconds to record.")] = None,
+    kill: Annotated[
+        Kill | None, typer.Option(help="Sent to the command when --duration is over; nsys' own choice is sigterm.")
+    ] = None,
+    wait: Annotated[Wait, typer.Option(help="End with the command, or with all it started too.")] = Wait.PRIMARY,
+    nsys: NsysPath = None,
+    arm: Annotated[str | None, typer.Option(help="Arm that the profile is filed under.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload that the profile is filed under.")] = None,
+    profiles: ProfilesFolder = DEFAULT_PROFILES,
+    discard_captures: Annotated[
+        bool, typer.Option("--discard-captures", help="Do not keep the raw captures beside the profile.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command, run nothing.")] = False,
+) -> None:
+    """Record any command with nsys, export and ingest it.
+
+    Without --per-rank there is one report with all processes that the command starts. With it, start this command once
+    per rank (torchrun --no-python, mpirun, srun) under one --name; the last rank to end ingests all reports.
+    """
+    from dflash_bench.capture.command import CommandCapture, environment_of, nsys_line, place_of
+    from dflash_bench.capture.nsys_command import shown
+
+    options = _options(trace, capture_range, delay, duration, kill, wait)
+    place = place_of(os.environ) if per_rank else None
+    if place is not None and name is None:
+        raise UsageError("--per-rank needs --name, so that all ranks mean the same run", hint="--name RUN")
+    filed = Filed(_name(name, command, profiles), profiles, arm, workload, discard_captures)
+    job = CommandCapture(tuple(command), Path(), _usable(nsys), options, place)
+    if dry_run:
+        shown_in = profiles / filed.run / "captures"
+        stdout.out(shown(nsys_line(replace(job, folder=shown_in)), environment_of(job)))
+        return
+    _one(job, filed)
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """Where the profile goes and what it is filed under."""
+
+    run: str
+    profiles: Path
+    arm: str | None
+    workload: str | None
+    is_discarding: bool
+
+
+def _options(
+    trace: str | None, capture_range: str | None, delay: int | None, duration: int | None, kill: Kill | None, wait: Wait
+) -> ProfileOptions:
+    from dflash_bench.capture.launch import default_traces
+    from dflash_bench.capture.nsys_command import ProfileOptions, parse_traces
+
+    traces = default_traces() if trace is None else parse_traces(trace)
+    return ProfileOptions(traces, capture_range, delay, duration, None if kill is None else str(kill), str(wait))
+
+
+def _name(name: str | None, command: list[str], profiles: Path) -> str:
+    from dflash_bench.capture.folder import free_name, run_name
+    from dflash_bench.ingest.build import check_run_name
+
+    if name is None:
+        return free_name(profiles, run_name(Path(command[0]).name))
+    check_run_name(name)
+    if (profiles / name).exists():
+        raise UsageError(f"{profiles / name} exists already", hint="choose another --name")
+    return name
+
+
+def _usable(explicit: Path | None) -> NsysTool:
+    """The nsys to use. One without a working importer is used too: what it leaves can be converted elsewhere."""
+    from dflash_bench.capture import nsys
+
+    tool = nsys.find(explicit)
+    if tool is None:
+        raise CaptureError(
+            "recording a command needs nsys, and none was found; the built-in recorder knows only the built-in loop",
+            hint="dflash-bench doctor says where it was looked for; --nsys PATH names one",
+        )
+    if not tool.can_convert:
+        lacks = f"lacks {', '.join(tool.missing_libs)}" if tool.missing_libs else "is not where it looks for it"
+        text = f"warning: the importer of nsys {tool.version_text} {lacks}: only a raw .qdstrm will be left"
+        stderr.print(f"{text} (to mend it: {tool.mend})" if tool.mend else text, markup=False)
+    return tool
+
+
+def _one(job: CommandCapture, filed: Filed) -> None:
+    from dflash_bench.capture.check import count_ranges, silent_domains
+    from dflash_bench.capture.command import record_command
+
+    if shutil.which(job.command[0]) is None:
+        raise UsageError(f"there is no command {job.command[0]!r}")
+    folder = _folder(job, filed)
+    job = replace(job, folder=folder.resolve())
+    stderr.print(f"recording with nsys {job.tool.version_text} ({job.tool.path})", markup=False)
+    try:
+        file, outcome = record_command(job, sys.stdout.buffer)
+        for finding in silent_domains(count_ranges(file, None)):
+            stderr.print(f"warning: {finding.text}", markup=False)
+        where = (
+            _ingest([file], folder, filed)
+            if job.place is None
+            else _ingest_when_all_done(job, job.place, folder, filed)
+        )
+    except BenchError as error:
+        raise type(error)(
+            error.text, hint=f"{error.hint or 'nothing is lost'}; what was recorded is in {folder}"
+        ) from None
+    if outcome.is_interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if outcome.code != 0:
+        how = f"exit code {outcome.code}" if outcome.code > 0 else f"signal {-outcome.code}"
+        raise CaptureError(f"the command ended with {how}; what it did until then is recorded", hint=f"see {where}")
+
+
+def _folder(job: CommandCapture, filed: Filed) -> Path:
+    """A folder of its own; all ranks of one run share one, each with its own files."""
+    from dflash_bench.capture.folder import new_capture_folder
+
+    if job.place is None:
+        return new_capture_folder(filed.profiles, filed.run)
+    folder = filed.profiles / f"{filed.run}.ranks"
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.glob(f"{job.stem}.*")):
+        raise UsageError(f"{folder} holds a capture of rank {job.place.rank} already", hint="choose another --name")
+    return folder
+
+
+def _ingest_when_all_done(job: CommandCapture, place: Place, folder: Path, filed: Filed) -> Path:
+    """The last rank to come here ingests all; the others only note that they are done."""
+    (folder / f"rank{place.rank}.done").touch()
+    done = len(list(folder.glob("rank*.done")))
+    if place.world is None:
+        later = f"dflash-bench ingest {folder} --run {filed.run}"
+        stdout.print(
+            f"{place.variable} says which rank this is, nothing how many there are; when all are done: {later}"
+        )
+        return folder
+    if done < place.world:
+        return folder
+    try:
+        (folder / "ingesting").touch(exist_ok=False)
+    except FileExistsError:
+        return folder
+    return _ingest(sorted(folder.glob("rank*.sqlite")), folder, filed)
+
+
+def _ingest(files: list[Path], folder: Path, filed: Filed) -> Path:
+    from dflash_bench.ingest.sources import IngestOptions, ingest
+
+    kept = None if filed.is_discarding else folder
+    options = IngestOptions(
+        profiles=filed.profiles, run=filed.run, arm=filed.arm, workload=filed.workload, captures=kept
+    )
+    (profile,) = ingest(files, options)
+    if filed.is_discarding:
+        shutil.rmtree(folder)
+    info = profile.info
+    num_ranges = sum(process.num_ranges for process in info.processes)
+    num_work = sum(process.num_gpu_work for process in info.processes)
+    text = f"{profile.path}: {len(info.processes)} processes, {num_ranges:,} ranges, {num_work:,} pieces of GPU work"
+    stdout.print(text, markup=False, soft_wrap=True)
+    stdout.print(f"next: dflash-bench metrics {profile.path}", markup=False, soft_wrap=True)
+    return profile.path

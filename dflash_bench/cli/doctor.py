@@ -1,0 +1,60 @@
+"""``dflash-bench doctor``: what a capture here can see, and what mends what it cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_bench.cli.console import stdout
+from dflash_bench.errors import ExitCode
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dflash_bench.doctor import Check
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="The checks as JSON.")] = False,
+    no_self_test: Annotated[bool, typer.Option("--no-self-test", help="Only look; capture nothing.")] = False,
+) -> None:
+    """Look at Python, nsys, its importer, the GPU and its driver, and really capture ten ranges each way there is.
+
+    Exit code 0 when a capture is possible here, 5 when not.
+    """
+    from dflash_bench.doctor import can_capture, examine, gather, self_tests
+
+    facts = gather()
+    checks = examine(facts)
+    if not no_self_test:
+        checks += self_tests(facts)
+    is_able = no_self_test or can_capture(checks)
+    if as_json:
+        able = None if no_self_test else is_able
+        stdout.print_json(json.dumps({"can_capture": able, "checks": [dataclasses.asdict(check) for check in checks]}))
+    else:
+        stdout.print(_table(checks))
+        stdout.print("a capture is possible here" if is_able else "no capture is possible here")
+    if not is_able:
+        raise typer.Exit(ExitCode.BAD_DATA)
+
+
+def _table(checks: tuple[Check, ...]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("check", no_wrap=True)
+    table.add_column("")
+    table.add_column("what was found", overflow="fold")
+    for check in checks:
+        what = Text(check.what)
+        if check.mend:
+            what.append(f"\n→ {check.mend}", style="bold")
+        table.add_row(check.name, Text(check.status, style=COLOURS[check.status]), what)
+    return table
