@@ -1,0 +1,41 @@
+# The few verbs a person types. All of them work in .venv, which the first one makes.
+PYTHON ?= python3
+VENV ?= .venv
+# e.g. PIP_ARGS="--index-url …" for a mirror
+PIP_ARGS ?=
+BIN := $(VENV)/bin
+DEMO := --workload smoke --ranks 2 --steps 400
+
+.PHONY: help demo test soak gpu lint bench clean
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[impl,dev]'
+	@touch $@
+
+demo: $(VENV)/.ready ## run, capture, ingest and compare two arms of the built-in decode loop
+	$(BIN)/dflash-bench run --arm control --arm topup $(DEMO)
+	$(BIN)/dflash-bench compare --markdown reports/demo.md
+	@echo reports/demo.md
+
+test: $(VENV)/.ready ## all tests that this machine can run
+	$(BIN)/python -m pytest -m 'not soak'
+
+soak: $(VENV)/.ready ## the long randomised tests
+	$(BIN)/python -m pytest -m soak --timeout 3600
+
+gpu: $(VENV)/.ready ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+lint: $(VENV)/.ready ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready ## what the tool itself costs: ranges, ingest, metrics
+	$(BIN)/python -m dflash_prep.ranges
+
+clean: ## remove the environment and what tests leave
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
