@@ -70,6 +70,8 @@ class Switches:
             raise ArmError(
                 "topup_pages needs page_aligned: whole pages can only be added to a reservation that ends on a page"
             )
+        if self.staging_ring and not self.bulk_fill:
+            raise ArmError("staging_ring needs bulk_fill: the ring's slots are written in bulk")
         if self.glue_graph and not self.static_bounds:
             raise ArmError(
                 "glue_graph needs static_bounds: a maximum read back to the host would be frozen in the graph"

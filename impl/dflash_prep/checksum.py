@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-VOCAB = 2048
-"""Small enough that the draft head's logits 2*t*v - v*v are exact in float32 (see `checksum_lm.DraftHead`)."""
+VOCAB = 512
+"""Small enough that the draft head's logits 2*t*v - v*v are exact in float32 (see `checksum_lm.ChecksumHead`)."""
 CONTEXT = 8
 """Tokens that the next one depends on."""
 MASK31 = 2**31 - 1

@@ -40,6 +40,25 @@ class TableView:
         return torch.where(inside, found, 0).to(torch.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class PageTableView:
+    """The same through a block table, as paged attention reads. Row i of the table belongs to request i.
+
+    block_table  int32 [bs, width]: page numbers
+    lens         int [bs]: columns from here on do not exist for this forward
+    """
+
+    block_table: torch.Tensor
+    lens: torch.Tensor
+    page_size: int
+
+    def slots(self, columns: torch.Tensor) -> torch.Tensor:
+        """As `TableView.slots`."""
+        inside = (columns >= 0) & (columns < self.lens[:, None])
+        pages = self.block_table.gather(1, columns.clamp(min=0) // self.page_size)
+        return torch.where(inside, pages * self.page_size + columns % self.page_size, 0)
+
+
 class ChecksumModel:
     """Target and draft over one slot space. KV: int32 [num_slots] each; slot 0 always reads as token 0."""
 
@@ -90,7 +109,9 @@ class ChecksumModel:
             tokens[:, CONTEXT + column] = torch.where(is_hit, right, wrong_token(right))
         return tokens[:, CONTEXT:]
 
-    def verify(self, view: TableView, draft_tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def verify(
+        self, view: TableView | PageTableView, draft_tokens: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
         """Write the block's KV, read the context of every position back, and return the next tokens int64 [bs, block].
 
         `view` is the target's table with `lens` = prefix + block; `draft_tokens` int64 [bs, block] starts with the
@@ -113,7 +134,7 @@ class ChecksumModel:
         slots = torch.where(self._columns < commit_lens[:, None], verify_slots, 0)
         self._write(self.draft_kv, slots, draft_tokens)
 
-    def _read(self, kv: torch.Tensor, view: TableView, columns: torch.Tensor) -> torch.Tensor:
+    def _read(self, kv: torch.Tensor, view: TableView | PageTableView, columns: torch.Tensor) -> torch.Tensor:
         return kv[view.slots(columns)].to(torch.int64)
 
     @staticmethod
@@ -122,7 +143,7 @@ class ChecksumModel:
         kv[0] = 0
 
 
-class DraftHead:
+class ChecksumHead:
     """A head whose argmax over the vocabulary is the token itself, exactly, so that the real sampler can be used.
 
     hidden(t) = (2 t, -1) and weight(v) = (v, v * v) give the logit 2 t v - v * v = t * t - (t - v) ** 2, largest at v =

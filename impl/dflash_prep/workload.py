@@ -2,7 +2,7 @@
 
 A workload is a small TOML file; the named ones lie in ``workloads/``. What it describes is fixed by (seed, rank,
 request index) alone, so every arm meets the same requests with the same lengths, whatever happens to them on the way.
-This module is data: it imports nothing outside the standard library.
+This module is data: it imports nothing outside the standard library but the checksum arithmetic.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from dflash_prep.checksum import CONTEXT
 
 FOLDER = Path(__file__).parent / "workloads"
 
@@ -79,13 +81,17 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Kv:
-    """Pools of one rank: pages of `page_size` tokens, and the longest request. `swa_*` only for a hybrid pool."""
+    """Pools of one rank: pages of `page_size` tokens, and the longest request. `swa_*` only for a hybrid pool.
+
+    With `prefix_cache` a finished request leaves its pages in the cache until they are evicted.
+    """
 
     page_size: int
     pool_pages: int
     context_len: int
     swa_pool_pages: int | None = None
     swa_window: int | None = None
+    prefix_cache: bool = False
 
     def __post_init__(self) -> None:
         if min(self.page_size, self.pool_pages, self.context_len) < 1:
@@ -101,11 +107,10 @@ class Speculation:
     block: int
     accept_mean: float
     window: int | None = None
-    sampler_tp: int = 1
 
     def __post_init__(self) -> None:
-        if self.block < 2 or self.sampler_tp < 1 or (self.window is not None and self.window < 1):
-            raise WorkloadError("block must be at least 2, window and sampler_tp at least 1")
+        if self.block < 2 or (self.window is not None and self.window < CONTEXT):
+            raise WorkloadError(f"block must be at least 2, and window at least {CONTEXT}, as far as the model reads")
         if not 1 <= self.accept_mean <= self.block:
             raise WorkloadError(f"accept_mean must lie in 1 to block = {self.block}, not {self.accept_mean}")
 
@@ -248,6 +253,6 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
             raise WorkloadError(f"{key} must be one of {', '.join(kind)}, not {value!r}")
         return kind(value)
     accepted = (int, float) if kind is float else (kind,)
-    if not isinstance(value, accepted) or isinstance(value, bool):
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise WorkloadError(f"{key} must be of type {kind.__name__}, not {value!r}")
     return kind(value)

@@ -56,6 +56,7 @@ def test_changes_apply_to_the_named_arm_and_the_name_reads_back() -> None:
         ("control,bulk_fill=maybe", "on or off"),
         ("control,topup_pages=1,topup_pages=2", "twice"),
         ("legacy,topup_pages=2", "needs page_aligned"),
+        ("legacy,staging_ring=on", "needs bulk_fill"),
         ("legacy,glue_graph=on", "needs static_bounds"),
         ("legacy,fused_rebuild=on", "needs host_bound"),
     ],

@@ -1,0 +1,96 @@
+"""The DP agreement: what every rank tells the others before a step, one small all-gather (decode-prep, section 10).
+
+Ranks of data-parallel attention share the experts, so all must run a forward when any does, of one kind, and padded
+to one size. Each rank fills eight int64; a ninth carries this loop's wish to stop, so that all stop at the same step.
+The all-gather is a gloo collective on CPU tensors: the slowest rank's preparation delays everybody here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+
+class ForwardMode(IntEnum):
+    IDLE = 0
+    EXTEND = 1
+    TARGET_VERIFY = 2
+
+
+class Proposal(NamedTuple):
+    """One rank's row, in wire order; counts in requests for a decode batch (one token each), tokens for an extend."""
+
+    num_tokens: int = 0
+    num_tokens_for_logprob: int = 0
+    can_run_decode_graph: bool = True
+    is_extend: bool = False
+    can_run_two_batch_overlap: bool = False
+    forward_mode: ForwardMode = ForwardMode.IDLE
+    can_run_prefill_graph: bool = False
+    prefill_graph_max_prefix: int = 0
+    stop: bool = False
+
+
+FIELDS = len(Proposal._fields)
+
+# torch 2.13 renamed it and warns about the old name; 2.11 knows only the old one.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all ranks know after the collective. Token counts are per rank; flags are reduced over ranks."""
+
+    num_tokens: tuple[int, ...]
+    num_tokens_for_logprob: tuple[int, ...]
+    can_run_decode_graph: bool
+    is_extend: bool
+    can_run_prefill_graph: bool
+    stop: bool
+
+    @property
+    def max_num_tokens(self) -> int:
+        """The size every rank's graph batch is padded to."""
+        return max(self.num_tokens)
+
+    @property
+    def is_idle(self) -> bool:
+        """No rank has anything to run."""
+        return self.max_num_tokens == 0
+
+
+def reduce(rows: list[list[int]]) -> Agreement:
+    """The agreement of all ranks' rows: graph flags by minimum, is-extend and stop by maximum, counts kept per rank."""
+    proposals = [Proposal(*row) for row in rows]
+    return Agreement(
+        num_tokens=tuple(each.num_tokens for each in proposals),
+        num_tokens_for_logprob=tuple(each.num_tokens_for_logprob for each in proposals),
+        can_run_decode_graph=all(each.can_run_decode_graph for each in proposals),
+        is_extend=any(each.is_extend for each in proposals),
+        can_run_prefill_graph=all(each.can_run_prefill_graph for each in proposals),
+        stop=any(each.stop for each in proposals),
+    )
+
+
+class AgreementGroup:
+    """The ranks that meet. With one rank there is no collective.
+
+    `device`: where the collective runs; the CPU for gloo, a GPU for NCCL, which makes the host wait for that stream.
+    """
+
+    def __init__(self, world: int, device: torch.device | str = "cpu") -> None:
+        self.world = world
+        self._own = torch.zeros(FIELDS, dtype=torch.int64, device=device)
+        self._all = torch.zeros(world * FIELDS, dtype=torch.int64, device=device)
+
+    def agree(self, proposal: Proposal) -> Agreement:
+        """Block until every rank has called this; the same answer on every rank."""
+        if self.world == 1:
+            return reduce([[int(value) for value in proposal]])
+        self._own.copy_(torch.tensor([int(value) for value in proposal], dtype=torch.int64))
+        _all_gather(self._all, self._own)
+        return reduce(self._all.view(self.world, FIELDS).tolist())

@@ -1,0 +1,140 @@
+"""The requests that decode: who leaves, who joins, who is sent back, before a step is prepared (section 2.14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from dflash_prep.arms import Switches
+from dflash_prep.batch import DecodeBatch
+from dflash_prep.checksum import prompt_token_of
+from dflash_prep.checksum_lm import ChecksumModel, TableView
+from dflash_prep.decode_memory import retract_until_it_fits
+from dflash_prep.draft_input import DraftInput
+from dflash_prep.future_map import FutureMap
+from dflash_prep.lifetime import alloc_for_extend, begin_decode, row_slots, to_device
+from dflash_prep.pools import KVPools
+from dflash_prep.ranges import Range, span
+from dflash_prep.request import ceil_to
+from dflash_prep.sequences import Arrivals, Sequence
+from dflash_prep.worker import DecodeDevice
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What one rank's loop is made of; `assembly.build` puts it together.
+
+    concurrency   requests that may run at once
+    reserve       tokens between committed length and watermark, R = 2 * B
+    pool_tokens   size of the pool, of the smaller one if there are two
+    hit_rate      of the draft, per position
+    """
+
+    rank: int
+    concurrency: int
+    reserve: int
+    pool_tokens: int
+    hit_rate: float
+    switches: Switches
+    pools: KVPools
+    model: ChecksumModel
+    future_map: FutureMap
+    device: DecodeDevice
+    arrivals: Arrivals
+
+
+class RunningBatch:
+    """Sequences and the batch of their rows, in the same order. `batch` is None while nobody runs."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self.parts = parts
+        self.sequences: list[Sequence] = []
+        self.batch: DecodeBatch | None = None
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def update(self, step: int) -> int:
+        """Bring the batch up to date for `step`; the number of sequences sent back for lack of memory."""
+        with span(Range.FILTER_FINISHED):
+            self._keep([i for i, each in enumerate(self.sequences) if not each.is_finished])
+        with span(Range.ADMIT):
+            self._admit(step)
+        with span(Range.CHECK_MEMORY):
+            return self._retract()
+
+    def _keep(self, keep: list[int]) -> None:
+        if len(keep) == len(self.sequences):
+            return
+        self.sequences = [self.sequences[i] for i in keep]
+        if not keep:
+            self.batch = None
+            return
+        had_lens = self.batch.spec_info.nxt_kv_lens_cpu is not None
+        self.batch.filter_batch(keep, host_list=self.parts.switches.host_keep_list)
+        if had_lens and not self.parts.switches.host_keep_list:
+            self.parts.device.blocking_reads(1)
+
+    def _admit(self, step: int) -> None:
+        due = self.parts.arrivals.due(step, self.parts.concurrency - len(self.sequences))
+        admitted = due[: self._count_that_fit(due)]
+        if not admitted:
+            return
+        self.parts.arrivals.take(len(admitted))
+        reqs = [each.req for each in admitted]
+        alloc_for_extend(self.parts.pools, reqs)
+        fresh = DecodeBatch.of(reqs, self.parts.device.torch_device)
+        self._prefill(admitted, fresh)
+        begin_decode(self.parts.pools, reqs)
+        fresh.spec_info = DraftInput.for_next_step(fresh.req_pool_indices, fresh.seq_lens, fresh.req_pool_indices)
+        for each in admitted:
+            each.life += 1
+        self.sequences = self.sequences + admitted
+        if self.batch is None:
+            self.batch = fresh
+        else:
+            self.batch.merge_batch(fresh)
+
+    def _count_that_fit(self, due: list[Sequence]) -> int:
+        """How many of `due` fit at once beside the next reservation of everyone who runs."""
+        pools, reserve = self.parts.pools, self.parts.reserve
+        page_size = pools.allocator.page_size
+        room = pools.allocator.available_size() + pools.tree.evictable_size() - len(self.sequences) * page_size
+        for count, each in enumerate(due):
+            room -= ceil_to(each.req.seq_len + reserve, page_size) + page_size
+            if room < 0:
+                return count
+        return len(due)
+
+    def _prefill(self, admitted: list[Sequence], fresh: DecodeBatch) -> None:
+        """Write the KV of what is known of each sequence, sample its first token, publish both."""
+        parts = self.parts
+        with parts.device.forward_stream():
+            for each in admitted:
+                start = each.req.kv.cache_protected_len
+                slots = row_slots(parts.pools, each.req, start, each.req.seq_len).to(torch.int64)
+                parts.model.prefill(slots, self._known_tokens(each)[start:])
+            view = TableView(parts.pools.rows.req_to_token, fresh.req_pool_indices, fresh.seq_lens)
+            parts.future_map.publish(fresh.req_pool_indices, fresh.seq_lens)
+            parts.future_map.stash(fresh.req_pool_indices, parts.model.next_tokens(view))
+
+    def _known_tokens(self, each: Sequence) -> torch.Tensor:
+        """Prompt and, after a retraction, what was committed; int64 [seq_len] on the device."""
+        positions = torch.arange(each.shape.prompt_len, dtype=torch.int64, device=self.parts.device.torch_device)
+        prompt = prompt_token_of(each.key, positions)
+        if not each.req.num_generated:
+            return prompt
+        return torch.cat([prompt, to_device(each.tokens[: each.req.num_generated], self.parts.device.torch_device)])
+
+    def _retract(self) -> int:
+        """Send sequences back to wait until the next reservation fits; how many."""
+        if self.batch is None:
+            return 0
+        gone = retract_until_it_fits(self.parts.pools, self.batch.reqs, self.parts.reserve)
+        if gone:
+            with span(Range.RETRACT):
+                for index in reversed(gone):
+                    self.parts.arrivals.put_back(self.sequences[index])
+                self._keep([i for i in range(len(self)) if i not in set(gone)])
+        return len(gone)

@@ -1,0 +1,267 @@
+"""One worker step on the device: block, draft, verify, accept, publish (decode-prep, section 6).
+
+Everything works on static buffers, rows [0, padded), so that draft and verify can be captured graphs. The model is the
+checksum language model; all that surrounds it is the real thing, in the variant that the arm's switches ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from dflash_prep.accept import AcceptBuffers, Accepted, greedy_accept
+from dflash_prep.arms import Switches
+from dflash_prep.attention_metadata import MetadataInputs, VerifyMetadata, max_seq_len, prepare_verify_metadata
+from dflash_prep.block_prep import BlockBuffers, BlockInputs, assemble_draft_tokens, prepare_block
+from dflash_prep.checksum import VOCAB
+from dflash_prep.checksum_lm import MASK_ID, ChecksumHead, ChecksumModel, PageTableView, TableView
+from dflash_prep.compact import CompactWindow, RebuildInputs, rebuild_compact, rebuild_legacy
+from dflash_prep.future_map import FutureMap
+from dflash_prep.glue_graph import Captured, GlueGraphs, GlueInputs, GlueKey, GlueMode
+from dflash_prep.host_lens import committed_host_lens
+from dflash_prep.ranges import Range, span
+from dflash_prep.sampler import DraftHead, FoldedSampler, SoloGroup, VocabShard, sample_drafts
+
+LEGACY_REBUILD_READS = 3
+"""item(), the mask's nonzero, cpu(): see `compact.rebuild_legacy`."""
+
+
+class Graph(Protocol):
+    """A captured piece of work on the forward stream."""
+
+    def replay(self) -> None: ...
+
+
+class PendingResult(Protocol):
+    """A result on its way to the host."""
+
+    def wait(self) -> list[torch.Tensor]:
+        """Block until it is there; CPU tensors, in the order given to `copy_result`."""
+
+
+class DecodeDevice(Protocol):
+    """The seam between the engine and what runs it: a GPU, or a simulated one."""
+
+    kind: str
+    torch_device: torch.device
+
+    def graph(self, name: str, work: Callable[[], None], busy_us: int) -> Graph:
+        """`work` as a graph that also keeps the device busy up to `busy_us` microseconds. `work` may run now."""
+
+    def capture(self, prepare: Callable[[], object]) -> Captured[object]:
+        """A small graph without busy time, for metadata."""
+
+    def future_map(self, rows: int) -> FutureMap:
+        """A FutureMap of `rows` rows."""
+
+    def forward_stream(self) -> AbstractContextManager[None]:
+        """Work inside runs on the forward stream, after everything on the schedule stream so far."""
+
+    def tables_read(self) -> None:
+        """On the forward stream: this step has read the shared tables for the last time."""
+
+    def war_barrier(self) -> None:
+        """On the schedule stream: later writes to shared tables wait for the reads of the step in flight."""
+
+    def blocking_reads(self, count: int) -> None:
+        """The code just run read `count` values back: a GPU has blocked the host, a simulated one does so here."""
+
+    def copy_result(self, tensors: Sequence[torch.Tensor]) -> PendingResult:
+        """Copy to the host behind the forward stream, on the copy stream."""
+
+    def drain(self) -> None:
+        """Wait for all work."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShape:
+    """What the static buffers are sized for; lengths in tokens, `rows` those of req_to_token."""
+
+    max_bs: int
+    block: int
+    page_size: int
+    rows: int
+    row_width: int
+    window: int | None
+    draft_us: int
+    verify_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """One batch, resolved; all int [bs].
+
+    `seq_lens` (device) is exact. `seq_lens_cpu` is the same on the host where a backend asked for it; otherwise the
+    host has the upper bound `nxt_kv_lens_cpu`.
+    """
+
+    pool_indices: torch.Tensor
+    seq_lens: torch.Tensor
+    seq_lens_cpu: torch.Tensor | None
+    nxt_kv_lens_cpu: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class GlueMetadata:
+    """The metadata's host value; the rest of it lives in static buffers."""
+
+    max_seq_len: int
+
+
+class Worker:
+    """Static buffers, graphs and models of one rank."""
+
+    def __init__(
+        self,
+        shape: WorkerShape,
+        model: ChecksumModel,
+        req_to_token: torch.Tensor,
+        future_map: FutureMap,
+        device: DecodeDevice,
+        switches: Switches,
+    ) -> None:
+        self.shape, self.model, self.device, self.switches = shape, model, device, switches
+        self.req_to_token, self.future_map = req_to_token, future_map
+        torch_device, B, n = device.torch_device, shape.block, shape.max_bs
+        self.inputs = GlueInputs(n, torch_device)
+        self.bonus = torch.zeros(n, dtype=torch.int64, device=torch_device)
+        self.block = BlockBuffers.allocate(n, B, torch_device)
+        self.draft_prefix = torch.ones(n, dtype=torch.int32, device=torch_device)
+        self.hidden = torch.zeros((n, B, 2), dtype=torch.float32, device=torch_device)
+        self.metadata = VerifyMetadata.allocate(n, shape.row_width, shape.page_size, torch_device)
+        self.target_tokens = torch.zeros((n, B), dtype=torch.int64, device=torch_device)
+        self.accepts = AcceptBuffers(n, B, torch_device)
+        self.window = None if shape.window is None else CompactWindow(shape.window, shape.page_size)
+        self.draft_table = req_to_token
+        if self.window is not None:
+            width = self.window.min_draft_width(B)
+            self.draft_table = torch.zeros((shape.rows, width), dtype=torch.int32, device=torch_device)
+        self.checksum_head = ChecksumHead(torch_device)
+        self.head = DraftHead(self.checksum_head.weight, VocabShard.split(VOCAB, 0, 1))
+        self.group = SoloGroup()
+        self.folded = FoldedSampler(self.head, self.group, n, B) if switches.folded_sampler else None
+        self._draft_graphs: dict[int, Graph] = {}
+        self._verify_graphs: dict[int, Graph] = {}
+        self._glue: GlueGraphs[GlueMetadata] = GlueGraphs(device.capture)
+
+    def capture(self, sizes: Sequence[int]) -> None:
+        """Capture the draft and the verify graph of each padded batch size."""
+        for n in sizes:
+            self._draft_graphs[n] = self.device.graph(f"draft bs={n}", lambda n=n: self._draft(n), self.shape.draft_us)
+            self._verify_graphs[n] = self.device.graph(
+                f"verify bs={n}", lambda n=n: self._verify(n), self.shape.verify_us
+            )
+
+    @property
+    def sizes(self) -> list[int]:
+        """Captured padded batch sizes, ascending."""
+        return sorted(self._draft_graphs)
+
+    def step(self, step: StepInputs, padded: int) -> PendingResult:
+        """Launch one decode step for bs <= padded requests (bs may be 0: an idle rank joins with padding only).
+
+        The result's tensors: anchors int64 [bs], out_tokens int64 [bs, B], commit_lens int32 [bs].
+        """
+        bs = step.pool_indices.numel()
+        with self.device.forward_stream():
+            self._stage(step, bs, padded)
+            self._rebuild(step, bs)
+            with span(Range.DRAFT):
+                self._draft_graphs[padded].replay()
+            drafts = self._sample(padded)
+            draft_tokens = assemble_draft_tokens(self.bonus[:padded], drafts, self.block)
+            self._prepare_metadata(step, padded)
+            self.device.tables_read()
+            with span(Range.VERIFY):
+                self._verify_graphs[padded].replay()
+            accepted = self._accept(bs, draft_tokens)
+            self._publish(step, accepted, draft_tokens[:bs])
+        with span(Range.RESULT_COPY):
+            return self.device.copy_result([draft_tokens[:bs, 0], accepted.out_tokens, accepted.commit_lens])
+
+    def _stage(self, step: StepInputs, bs: int, padded: int) -> None:
+        with span(Range.BLOCK_PREP):
+            self.inputs.stage(step.seq_lens, step.pool_indices, padded)
+            self.bonus[:bs].copy_(self.future_map.resolve_bonus_tokens(step.pool_indices))
+            self.bonus[bs:padded].zero_()
+            inputs = BlockInputs(
+                self.bonus[:padded], self.inputs.seq_lens[:padded], self.inputs.pool_indices[:padded], self.req_to_token
+            )
+            prepare_block(inputs, MASK_ID, self.block)
+
+    def _rebuild(self, step: StepInputs, bs: int) -> None:
+        """Bring the draft's lengths, and with a window its table, up to date: for the real rows, not the padding."""
+        if self.window is None:
+            self.draft_prefix.copy_(self.inputs.seq_lens)
+            return
+        inputs = RebuildInputs(
+            self.draft_table, self.req_to_token, step.pool_indices, step.seq_lens, self.block.verify_slots[:bs]
+        )
+        if self.switches.fused_rebuild:
+            reserved = step.nxt_kv_lens_cpu if self.switches.host_bound else None
+            host = committed_host_lens(step.seq_lens_cpu, reserved, step.seq_lens)
+            prefix_lens = rebuild_compact(self.window, inputs, host, fused=True).prefix_lens
+        else:
+            with span(Range.REBUILD_COMPACT):
+                prefix_lens = self.window.device_lens(step.seq_lens)
+                rebuild_legacy(inputs, prefix_lens)
+                self.device.blocking_reads(LEGACY_REBUILD_READS if bs else 1)
+        self.draft_prefix[:bs].copy_(prefix_lens)
+        self.draft_prefix[bs:].fill_(1)
+
+    def _draft(self, n: int) -> None:
+        view = TableView(self.draft_table, self.inputs.pool_indices[:n], self.draft_prefix[:n])
+        block = self.block
+        drafts = self.model.draft(view, block.block_ids[:n], block.positions[:n], block.verify_slots[:n])
+        self.checksum_head.hidden(drafts, out=self.hidden[:n])
+        if self.folded is not None:
+            self.folded(self.hidden[:n].view(n * self.shape.block, 2))
+
+    def _sample(self, n: int) -> torch.Tensor:
+        with span(Range.DRAFT_SAMPLER):
+            hidden = self.hidden[:n].view(n * self.shape.block, 2)
+            return sample_drafts(hidden, self.head, self.group, self.shape.block, folded=self.folded)
+
+    def _prepare_metadata(self, step: StepInputs, padded: int) -> None:
+        with span(Range.METADATA):
+            if self.switches.glue_graph:
+                key = GlueKey(padded, GlueMode.TARGET_VERIFY, GlueMode.TARGET_VERIFY)
+                self._glue.run(key, lambda: self._metadata(None, padded))
+            else:
+                self._metadata(step.seq_lens_cpu, padded)
+
+    def _metadata(self, seq_lens_cpu: torch.Tensor | None, padded: int) -> GlueMetadata:
+        seq_lens = self.inputs.seq_lens[:padded]
+        inputs = MetadataInputs(seq_lens, self.inputs.pool_indices[:padded], self.req_to_token)
+        prepare_verify_metadata(inputs, self.shape.block, self.metadata, fused=self.switches.static_bounds)
+        return GlueMetadata(
+            max_seq_len(
+                seq_lens_cpu,
+                seq_lens,
+                self.shape.row_width - self.shape.block,
+                self.shape.block,
+                static=self.switches.static_bounds,
+            )
+        )
+
+    def _verify(self, n: int) -> None:
+        view = PageTableView(self.metadata.block_table[:n], self.metadata.seq_lens_k[:n], self.shape.page_size)
+        self.target_tokens[:n] = self.model.verify(view, self.block.draft_tokens[:n], self.block.positions[:n])
+
+    def _accept(self, bs: int, draft_tokens: torch.Tensor) -> Accepted:
+        with span(Range.ACCEPT):
+            accepted = self.accepts.take(bs)
+            greedy_accept(draft_tokens[:bs], self.target_tokens[:bs], self.inputs.seq_lens[:bs], accepted)
+            return accepted
+
+    def _publish(self, step: StepInputs, accepted: Accepted, draft_tokens: torch.Tensor) -> None:
+        """Lengths first, so that the next step can plan while this one still writes KV."""
+        with span(Range.PUBLISH):
+            self.future_map.publish(step.pool_indices, accepted.new_seq_lens)
+            bs = draft_tokens.shape[0]
+            self.model.keep_committed(draft_tokens, self.block.verify_slots[:bs], accepted.commit_lens)
+            self.future_map.stash(step.pool_indices, accepted.bonus_tokens)
