@@ -66,7 +66,7 @@ class HiSparseAllocator:
         self.device.free_segment(self.full_to_hisparse_device_index_mapping[slots], start_pos)
         self.full_to_hisparse_device_index_mapping[slots] = 0
 
-    def free_segment(self, slots: torch.Tensor, start_pos: int, *, num_peerless: int = 0) -> None:
+    def free_segment(self, slots: torch.Tensor, start_pos: int, *, has_window: bool = True) -> None:
         """Free a run of logical row columns that is not on the device."""
         self.logical.free_segment(slots, start_pos)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from dflash_prep.alloc_extend import RowSpans
-from dflash_prep.errors import OutOfPagesError, PageAccountingError
+from dflash_prep.errors import OutOfPagesError, OutOfRowsError, PageAccountingError, RowOverflowError
 from dflash_prep.hisparse_allocator import HiSparseAllocator
 from dflash_prep.pools import KVPools
 from dflash_prep.request import KVState, Request, ceil_to
@@ -32,34 +32,67 @@ def alloc_for_extend(pools: KVPools, reqs: Sequence[Request]) -> None:
     if not reqs:
         return
     ends = [req.seq_len for req in reqs]
-    check_row_width(ends, pools.rows.row_width)
-    rows = pools.rows.alloc(len(reqs))
     prefixes = [pools.tree.match(req) for req in reqs]
+    open_rows(pools, reqs, prefixes, ends)
+    if isinstance(pools.allocator, HiSparseAllocator):
+        _enter_device(pools, reqs)
+    for req in reqs:
+        req.extend_batch_idx += 1
+
+
+def _enter_device(pools: KVPools, reqs: Sequence[Request]) -> None:
+    try:
+        for req in reqs:
+            start, end = req.kv.cache_protected_len, req.kv.kv_committed_len
+            pools.allocator.swap_in(row_slots(pools, req, start, end))
+            req.kv.device_len = end
+    except OutOfPagesError:
+        for req in reqs:
+            release(pools, req, insert=False)
+        raise
+
+
+def open_rows(
+    pools: KVPools, reqs: Sequence[Request], prefixes: Sequence[torch.Tensor | None], ends: Sequence[int]
+) -> None:
+    """A row for each request, its shared prefix in front and new slots up to `ends`; both counters at `ends`.
+
+    prefixes   slots that the cache lends, whole pages, or None. Raises as `alloc_for_extend`, prefixes unlocked again.
+    """
     starts = [0 if prefix is None else len(prefix) for prefix in prefixes]
+    rows: list[int] = []
+    try:
+        check_row_width(ends, pools.rows.row_width)
+        rows = pools.rows.alloc(len(reqs))
+        _fill_rows(pools, rows, prefixes, starts, ends)
+    except (RowOverflowError, OutOfRowsError, OutOfPagesError):
+        _give_up(pools, reqs, rows, starts)
+        raise
+    for req, row, start, end in zip(reqs, rows, starts, ends, strict=True):
+        req.kv = KVState(row, end, end, cache_protected_len=start)
+
+
+def _fill_rows(
+    pools: KVPools,
+    rows: Sequence[int],
+    prefixes: Sequence[torch.Tensor | None],
+    starts: Sequence[int],
+    ends: Sequence[int],
+) -> None:
     for row, prefix in zip(rows, prefixes, strict=True):
         if prefix is not None:
             pools.rows.req_to_token[row, : len(prefix)] = prefix
     device = pools.rows.device
     pool_idx = to_device(rows, device)
     spans = RowSpans(to_device(starts, device), to_device(ends, device), torch.tensor(starts), torch.tensor(ends))
-    try:
-        slots = take_slots(pools, pool_idx, spans, sum(ends) - sum(starts))
-    except OutOfPagesError:
-        _give_up(pools, reqs, rows, starts)
-        raise
+    slots = take_slots(pools, pool_idx, spans, sum(ends) - sum(starts))
     assign_req_to_token(pools.rows.req_to_token, pool_idx, spans, slots)
-    for req, row, start, end in zip(reqs, rows, starts, ends, strict=True):
-        req.kv = KVState(row, kv_allocated_len=end, kv_committed_len=end, cache_protected_len=start)
-        req.kv.swa_evicted_seqlen = start  # what the cache owns is not ours to take the window slots of
-        req.extend_batch_idx += 1
-        if isinstance(pools.allocator, HiSparseAllocator):
-            pools.allocator.swap_in(row_slots(pools, req, start, end))
-            req.kv.device_len = end
 
 
-def _give_up(pools: KVPools, reqs: Sequence[Request], rows: list[int], shared: list[int]) -> None:
-    for req, row, length in zip(reqs, rows, shared, strict=True):
+def _give_up(pools: KVPools, reqs: Sequence[Request], rows: Sequence[int], shared: Sequence[int]) -> None:
+    for req, length in zip(reqs, shared, strict=True):
         pools.tree.unlock(req, length)
+    for row in rows:
         pools.rows.free(row)
 
 

@@ -17,8 +17,8 @@ from dflash_prep.errors import MisalignedSegmentError, PageAccountingError
 class KVAllocator(Protocol):
     """What the rest of the package asks of an allocator; sizes are in tokens.
 
-    `num_peerless` of `free_segment` counts leading slots whose partner in a second pool is gone already (sliding
-    window). Plain pools have no second pool and ignore it.
+    `has_window` of `free_segment` says whether the run still has its slots in a sliding-window pool. Pools without
+    one ignore it.
     """
 
     page_size: int
@@ -32,7 +32,7 @@ class KVAllocator(Protocol):
         self, spans: RowSpans, last_loc: torch.Tensor, num_tokens: int, num_new_pages: int | None = None
     ) -> torch.Tensor | None: ...
 
-    def free_segment(self, slots: torch.Tensor, start_pos: int, *, num_peerless: int = 0) -> None: ...
+    def free_segment(self, slots: torch.Tensor, start_pos: int, *, has_window: bool = True) -> None: ...
 
     def free_group_begin(self) -> None: ...
 
@@ -128,7 +128,7 @@ class PagedAllocator:
         """
         self._release(torch.unique(slots // self.page_size))
 
-    def free_segment(self, slots: torch.Tensor, start_pos: int, *, num_peerless: int = 0) -> None:
+    def free_segment(self, slots: torch.Tensor, start_pos: int, *, has_window: bool = True) -> None:
         """Free the pages of a run of row columns [start_pos, start_pos + len(slots)), without asking the device.
 
         Every page has its first slot at a multiple of `page_size` in the run, so `slots[::page_size]` names each page

@@ -9,6 +9,7 @@ from its end.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 import torch
@@ -64,6 +65,12 @@ def evict_for(pools: KVPools, demand: int) -> None:
             pools.tree.evict(max(0, short), swa_short)
 
 
+def free_columns(allocator: KVAllocator, kv: KVState, row: torch.Tensor, start: int, end: int) -> None:
+    """Free columns [start, end) of a row, `row` being its columns from 0 on; start on a page boundary."""
+    for first, last, has_window in kv.window_runs(start, end, allocator.page_size):
+        allocator.free_segment(row[first:last], first, has_window=has_window)
+
+
 class ChunkCache:
     """No cache: a finished row is freed, nothing is shared, nothing can be evicted."""
 
@@ -74,7 +81,7 @@ class ChunkCache:
         return None
 
     def finish(self, req: Request, slots: torch.Tensor, *, insert: bool) -> None:
-        self.allocator.free_segment(slots, 0, num_peerless=_peerless(req.kv, 0, len(slots)))
+        free_columns(self.allocator, req.kv, slots, 0, len(slots))
 
     def unlock(self, req: Request, length: int) -> None:
         pass
@@ -88,13 +95,13 @@ class ChunkCache:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Cached slots of whole pages that all have, or all lack, a partner in the sliding-window pool."""
+    """Cached slots of whole pages that all have, or all lack, their slots in the sliding-window pool."""
 
     slots: torch.Tensor
-    has_peers: bool
+    has_window: bool
 
     def split(self, length: int) -> tuple[_Run, _Run]:
-        return _Run(self.slots[:length], self.has_peers), _Run(self.slots[length:], self.has_peers)
+        return _Run(self.slots[:length], self.has_window), _Run(self.slots[length:], self.has_window)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,10 +112,9 @@ class _Chain:
     length: int = 0
     lock_count: int = 0
 
-    def append(self, slots: torch.Tensor, *, has_peers: bool) -> None:
-        if len(slots):
-            self.runs.append(_Run(slots, has_peers))
-            self.length += len(slots)
+    def append(self, slots: torch.Tensor, *, has_window: bool) -> None:
+        self.runs.append(_Run(slots, has_window))
+        self.length += len(slots)
 
     def pop_end(self, num_tokens: int) -> tuple[_Run, int]:
         """Take at most `num_tokens` off the end, from one run; with them the position where they start."""
@@ -128,16 +134,20 @@ class PrefixCache:
         self.chains: dict[int, _Chain] = {}
 
     def match(self, req: Request) -> torch.Tensor | None:
-        """As TreeCache.match; the last token is never taken from the cache: a prefill must compute something."""
+        """As TreeCache.match; the last token is never taken from the cache: a prefill must compute something.
+
+        Only what still has its window slots is lent, although a sharer far enough behind the hole would not need them.
+        """
         chain = None if req.stream is None else self.chains.get(req.stream)
         if chain is None:
             return None
-        length = min(chain.length, floor_to(req.seq_len - 1, self.allocator.page_size))
+        whole = list(takewhile(lambda run: run.has_window, chain.runs))
+        length = min(sum(len(run.slots) for run in whole), floor_to(req.seq_len - 1, self.allocator.page_size))
         if length <= 0:
             return None
         chain.lock_count += 1
         self._touch(req.stream)
-        return torch.cat([run.slots for run in chain.runs])[:length]
+        return torch.cat([run.slots for run in whole])[:length]
 
     def finish(self, req: Request, slots: torch.Tensor, *, insert: bool) -> None:
         """As TreeCache.finish: whole pages join the chain, duplicates of pages already there and the partial last
@@ -149,8 +159,8 @@ class PrefixCache:
         aligned = floor_to(kv.kv_committed_len, page_size) if is_kept else shared
         known = self.chains[req.stream].length if is_kept and req.stream in self.chains else shared
         duplicate = min(max(known, shared), aligned)
-        self._free(kv, slots, shared, duplicate)
-        self._free(kv, slots, max(aligned, shared), kv.kv_committed_len)
+        free_columns(self.allocator, kv, slots, shared, duplicate)
+        free_columns(self.allocator, kv, slots, max(aligned, shared), kv.kv_committed_len)
         if aligned > duplicate:
             self._extend_chain(req, slots[duplicate:aligned], duplicate)
         self.unlock(req, shared)
@@ -159,14 +169,9 @@ class PrefixCache:
         chain = self.chains.setdefault(req.stream, _Chain())
         assert chain.length == start, "a shared prefix is locked, so a chain is never shorter than what its sharers saw"
         kept = slots.clone()  # the row will be rewritten by its next owner
-        gone = _peerless(req.kv, start, start + len(slots))
-        chain.append(kept[:gone], has_peers=False)
-        chain.append(kept[gone:], has_peers=True)
+        for first, end, has_window in req.kv.window_runs(start, start + len(slots), self.allocator.page_size):
+            chain.append(kept[first - start : end - start], has_window=has_window)
         self._touch(req.stream)
-
-    def _free(self, kv: KVState, slots: torch.Tensor, start: int, end: int) -> None:
-        if end > start:
-            self.allocator.free_segment(slots[start:end], start, num_peerless=_peerless(kv, start, end))
 
     def unlock(self, req: Request, length: int) -> None:
         if length:
@@ -184,17 +189,12 @@ class PrefixCache:
             while chain.length and (freed < num_tokens or freed_swa < num_swa_tokens):
                 short = max(num_tokens - freed, num_swa_tokens - freed_swa)
                 run, start = chain.pop_end(-(-short // page_size) * page_size)
-                self.allocator.free_segment(run.slots, start, num_peerless=0 if run.has_peers else len(run.slots))
+                self.allocator.free_segment(run.slots, start, has_window=run.has_window)
                 freed += len(run.slots)
-                freed_swa += len(run.slots) if run.has_peers else 0
+                freed_swa += len(run.slots) if run.has_window else 0
             if not chain.length:
                 del self.chains[stream]
         return freed
 
     def evictable_size(self) -> int:
         return sum(chain.length for chain in self.chains.values() if not chain.lock_count)
-
-
-def _peerless(kv: KVState, start: int, end: int) -> int:
-    """How many leading columns of [start, end) lost their sliding-window slot to `maybe_evict_swa`."""
-    return min(max(kv.swa_evicted_seqlen - start, 0), end - start)

@@ -48,6 +48,17 @@ class KVState:
     swa_shield_len: int = 0
     device_len: int = 0
 
+    def window_runs(self, start: int, end: int, page_size: int) -> list[tuple[int, int, bool]]:
+        """Own columns [start, end) cut into runs that all have, or all lack, their sliding-window slot.
+
+        The host knows where the hole is, [max(cache_protected_len, shield), swa_evicted_seqlen), so that freeing
+        needs no mask over device memory. Each run: its start, its end, whether it has window slots.
+        """
+        hole = max(self.cache_protected_len, ceil_to(self.swa_shield_len, page_size))
+        low, high = min(max(hole, start), end), min(max(self.swa_evicted_seqlen, hole, start), end)
+        runs = [(start, low, True), (low, high, False), (high, end, True)]
+        return [run for run in runs if run[0] < run[1]]
+
 
 @dataclass(slots=True, eq=False)
 class Request:

@@ -63,12 +63,10 @@ class SWAAllocator:
         self.full_to_swa_index_mapping[slots] = self.swa.alloc_extend(spans, swa_last_loc, num_tokens, num_new_pages)
         return slots
 
-    def free_segment(self, slots: torch.Tensor, start_pos: int, *, num_peerless: int = 0) -> None:
-        """Free a run of row columns in both pools; the first `num_peerless` (whole pages) have no partner any more.
-
-        The host knows that number (`swa_evicted_seqlen`), so no mask over the mapping is needed and no device is asked.
-        """
-        self.free_swa(slots[num_peerless:], start_pos + num_peerless)
+    def free_segment(self, slots: torch.Tensor, start_pos: int, *, has_window: bool = True) -> None:
+        """Free a run of row columns in both pools, or in the full one only when its window slots are gone."""
+        if has_window:
+            self.free_swa(slots, start_pos)
         self.full.free_segment(slots, start_pos)
 
     def free_swa(self, slots: torch.Tensor, start_pos: int) -> None:
