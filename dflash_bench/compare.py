@@ -11,7 +11,7 @@ from dflash_bench.stats.bootstrap import difference_interval
 
 
 def compare(base: RunMetrics, candidate: RunMetrics) -> Comparison:
-    """Everything that at least one of the two runs has, side by side; what differs in their circumstances, as findings."""
+    """Everything that at least one of the runs has, side by side; what differs in their circumstances, as findings."""
     ours = {(m.name, m.rank): m for m in base.metrics}
     theirs = {(m.name, m.rank): m for m in candidate.metrics}
     keys = sorted({*ours, *theirs}, key=lambda k: (position(k[0]), k[0], -1 if k[1] is None else k[1]))

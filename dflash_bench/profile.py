@@ -11,8 +11,8 @@ A profile is a folder, whole or not there::
       overhead/…                          what the profiler itself cost
       processes.parquet                   the processes, their ranks, and where the rank was read
 
-The folders are Hive-partitioned: ``pandas.read_parquet("profiles/x/ranges")`` or DuckDB read them as they are. Rows of a
-process without a rank lie in ``rank=__HIVE_DEFAULT_PARTITION__``. Every Parquet file carries its format version.
+The folders are Hive-partitioned: ``pandas.read_parquet("profiles/x/ranges")`` or DuckDB read them as they are. Rows of
+a process without a rank lie in ``rank=__HIVE_DEFAULT_PARTITION__``. Every Parquet file carries its format version.
 
 Format history (``FORMAT_VERSION``)
   1  first version

@@ -1,7 +1,7 @@
 """One nsys SQLite export, opened read-only: which file this is, which tables it has, what it says about itself.
 
-Exports of eight years differ in tables, columns and encodings; whatever is asked of a file is asked by name, and a table
-or column that is absent is simply not there. The file is never changed: it is opened read-only and, unless another
+Exports of eight years differ in tables, columns and encodings; whatever is asked of a file is asked by name, and a
+table or column that is absent is simply not there. The file is never changed: it is opened read-only and, unless another
 process is writing to it, immutable, so that no lock, journal or index appears beside it.
 
 Values are never assumed to be UTF-8: Windows time-zone names and binary system values occur in real files.
@@ -67,7 +67,7 @@ class Export:
 
     @cached_property
     def strings(self) -> dict[int, str]:
-        """StringIds. It also holds the environment of the profiled process: only names that events use may leave here."""
+        """StringIds. It also holds the profiled process's environment: only names that events use may leave here."""
         if not self.has("StringIds", "id", "value"):
             return {}
         found = self.rows("SELECT id, CAST(value AS BLOB) FROM StringIds WHERE value IS NOT NULL")
@@ -77,11 +77,11 @@ class Export:
     def about_export(self) -> dict[str, str]:
         """What the exporter says of itself; empty in the oldest files."""
         table = next((t for t in ("META_DATA_EXPORT", "EXPORT_META_DATA") if self.has(t, "name", "value")), None)
-        return {} if table is None else {k: v for k, v in self._pairs(table)}
+        return {} if table is None else dict(self._pairs(table))
 
     @cached_property
     def about_capture(self) -> dict[str, tuple[str, ...]]:
-        """Capture options, each with all its values (some repeat). Holds private rows: read single keys, never echo it."""
+        """Capture options, each with all its values (some repeat). Holds private rows: read single keys, echo none."""
         found: dict[str, tuple[str, ...]] = {}
         if self.has("META_DATA_CAPTURE", "name", "value"):
             for key, value in self._pairs("META_DATA_CAPTURE"):
@@ -139,7 +139,7 @@ class Export:
 def open_export(path: Path) -> Export:
     """Open a capture file.
 
-    Raises DataError, with one sentence that names the file and what it is instead, when it is not a readable nsys export.
+    Raises DataError, with one sentence that names the file and what it is instead, when it is no readable nsys export.
     """
     size = _check_header(path)
     uri = _uri(path)

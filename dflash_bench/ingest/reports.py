@@ -1,4 +1,4 @@
-"""Reports that are not SQLite yet: ``.nsys-rep`` and ``.qdrep`` through ``nsys export``, ``.qdstrm`` through its importer."""
+"""Reports that are no SQLite yet: ``.nsys-rep``, ``.qdrep`` through ``nsys export``, ``.qdstrm`` through its importer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person names on the command line, as profiles: a profile's name or folder, a capture file, a folder of captures.
+"""What a person names on the command line, as profiles: a profile's name or folder, a capture, a folder of captures.
 
 Captures are sorted into runs (one arm, each rank once) and ingested on the way; a capture that some profile holds
 already is not read again.

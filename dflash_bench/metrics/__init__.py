@@ -1,1 +1,1 @@
-"""metrics: from a profile to figures, each with the samples behind it. `measure` is the stage; `registry` lists them."""
+"""metrics: from a profile to figures, each with its samples. `measure` is the stage, `registry` lists the figures."""

@@ -19,9 +19,9 @@ NONE = -1
 class Intervals:
     """Half-open intervals [start, end), sorted by start, of equal starts the longest first.
 
-    ``start``, ``end``: int64 [n]. ``source`` int64 [n] is each one's place in the arrays it was made of. ``outer`` int64
-    [n] is the nearest earlier interval that ends later, or NONE: whoever looks for an interval that holds t and finds
-    one over already may skip to its ``outer``, since all between end no later.
+    ``start``, ``end``: int64 [n]. ``source`` int64 [n] is each one's place in the arrays it was made of. ``outer``
+    int64 [n] is the nearest earlier interval that ends later, or NONE: whoever looks for an interval that holds t and
+    finds one over already may skip to its ``outer``, since all between end no later.
     """
 
     start: IntArray

@@ -7,6 +7,7 @@ nothing. Lead of launch i of a stream, in order of API start: max(end of works 1
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -147,7 +148,7 @@ def _first_call(calls: ApiCalls) -> tuple[IntArray, IntArray]:
 def _by_order(
     calls: ApiCalls, rows: GpuRows, uncorrelated: BoolArray, launched: BoolArray
 ) -> tuple[IntArray, IntArray]:
-    """Graph replays without a correlation id (instantiated before the capture opened), joined k-th launch to k-th replay.
+    """Graph replays without a correlation id (instantiated before the capture opened): k-th launch to k-th replay.
 
     Only where that cannot be wrong by a shift: as many graph launches without work as replays without launch.
     """
@@ -179,6 +180,6 @@ def _latest_end_before(end: IntArray, first: BoolArray) -> IntArray:
     """Per lane, the running maximum of ``end`` over the works before each one. ``first`` marks where lanes begin."""
     dry = np.zeros(len(end), np.int64)
     bounds = [*np.flatnonzero(first), len(end)]
-    for begin, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, stop in pairwise(bounds):
         dry[begin + 1 : stop] = np.maximum.accumulate(end[begin : stop - 1])
     return dry

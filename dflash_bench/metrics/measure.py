@@ -137,7 +137,8 @@ def _table(name: str, by_rank: dict[int, Measured]) -> Table:
 
 def _with_share(row: tuple[Value, ...], by_rank: dict[int, Measured]) -> tuple[Value, ...]:
     rank, thread, api, count, total, _ = row
-    assert isinstance(rank, int) and isinstance(total, int)
+    assert isinstance(rank, int)
+    assert isinstance(total, int)
     return rank, thread, api, count, total, total / by_rank[rank].step_time
 
 

@@ -19,7 +19,7 @@ from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Metric
 
 WITHHELD_BELOW = 0.50
 WARNED_BELOW = 0.95
-"""Coverage under which a lead, stall or share figure is withheld or shown with a warning (metric definitions, Coverage)."""
+"""Coverage under which a lead, stall or share figure is withheld, or shown with a warning."""
 
 BACKPRESSURE_FACTOR = 10
 MAX_RANGE_NAMES = 500
@@ -194,7 +194,7 @@ def _launch_metrics(
     findings += _join_findings(rank, counts)
     is_graph_launch = seen & events.calls.name.containing("GraphLaunch")
     if is_graph_launch.any() and not launched[is_graph_launch].any():
-        text = f"{is_graph_launch.sum():,} graph launches join no GPU work: no lead or stall figure is computed from the rest"
+        text = f"{is_graph_launch.sum():,} graph launches join no GPU work: the rest gives no lead or stall figure"
         findings.append(Finding("graph_launches_without_work", rank, int(is_graph_launch.sum()), text))
         return
     if coverage < WITHHELD_BELOW:
@@ -288,7 +288,7 @@ def _first_of_each_step(launches: Launches, step: IntArray, among: BoolArray) ->
 
 
 def _backpressure(rank: int | None, launches: Launches) -> Iterator[Metric]:
-    """Launch calls far longer than usual although work was queued ahead of them: the queue was full, not the host slow."""
+    """Launch calls far longer than usual although work was queued ahead: the queue was full, not the host slow."""
     duration = launches.end - launches.start
     blocked = (duration > BACKPRESSURE_FACTOR * np.median(duration)) & (launches.lead > 0)
     yield metric("launch.backpressure", rank, np.array([int(blocked.sum())]), num_samples=len(launches))

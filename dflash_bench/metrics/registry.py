@@ -1,7 +1,7 @@
 """Every metric once: its unit, its better direction, how it is summed up over ranks, and what it means.
 
-Names are exact, or families that end in ``*`` (``range.*`` is ``range.prepare_for_decode`` and its kin). The definitions
-stand in docs of the same words: README, "What the numbers mean".
+Names are exact, or families that end in ``*`` (``range.*`` is ``range.prepare_for_decode`` and its kin). The
+definitions stand in docs of the same words: README, "What the numbers mean".
 """
 
 from __future__ import annotations

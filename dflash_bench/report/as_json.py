@@ -1,8 +1,8 @@
 """Metrics and comparisons as JSON: stable field names, base units (nanoseconds), nothing rounded.
 
 ``{"metrics": […], "warnings": […], "tables": {…}}``; a metric is ``{"run", "arm", "rank", "metric", "unit", "n", "p50",
-"p90", "p99", "mean", "total"}``, and a scalar carries ``"value"`` instead of the quantiles. ``rank`` is null for pooled and
-cross-rank figures. ``"coverage"`` stands beside the figures that could not see everything, lead, stall and share.
+"p90", "p99", "mean", "total"}``, and a scalar carries ``"value"`` instead of the quantiles. ``rank`` is null for pooled
+and cross-rank figures. ``"coverage"`` stands beside the figures that could not see everything, lead, stall and share.
 """
 
 from __future__ import annotations

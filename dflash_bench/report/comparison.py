@@ -125,8 +125,8 @@ def _straggler_lines(comparison: Comparison) -> Iterator[str]:
             continue
         share, rank = max(shares, key=lambda s: s[0])
         yield (
-            f"{side} straggler: rank {rank}, last in {share:.1%} of {alloc.n:,} steps; in {figure(alloc):.1%} the last rank "
-            f"had allocated; it costs the others {text(figure(tax), Unit.NS)} µs a step (median)"
+            f"{side} straggler: rank {rank}, last in {share:.1%} of {alloc.n:,} steps; in {figure(alloc):.1%} the last"
+            f" rank had allocated; it costs the others {text(figure(tax), Unit.NS)} µs a step (median)"
         )
 
 

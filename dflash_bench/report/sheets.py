@@ -1,4 +1,4 @@
-"""Sheets: what a report shows, as titles and texts in rows, before it is known whether a terminal or Markdown shows it."""
+"""Sheets: what a report shows, as titles and rows of text, whether a terminal or Markdown will show them."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _percent(value: Value) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a result table is shown. Each column: heading and formatter; a column of the table without one is left out."""
+    """How a result table is shown. Each column: heading and formatter; a column without one is left out."""
 
     title: str
     columns: dict[str, tuple[str, Formatter]]
