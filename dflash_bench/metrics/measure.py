@@ -12,7 +12,7 @@ from dflash_bench.metrics.agreement import Arrivals, Meeting, lateness_rows, mee
 from dflash_bench.metrics.blame import merged
 from dflash_bench.metrics.events import Reading, load
 from dflash_bench.metrics.rank import Measured, measure_process, metric
-from dflash_bench.metrics.registry import Pool, position, spec
+from dflash_bench.metrics.registry import Pool, is_known, position, spec
 from dflash_bench.model import Metric, RankSource, RunMetrics, Statistic, Table, Value
 from dflash_bench.profile import Profile
 
@@ -44,9 +44,9 @@ def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
     ]
     by_rank = {rank: _joined(found) for rank, found in measured}
     metrics = [m for found in by_rank.values() for m in found.metrics]
-    metrics += _counters(info.counters)
-    tables = [_table(name, by_rank) for name in ("stall.by_cause", "sync.by_range", "sync.by_thread")]
     findings = [f for found in by_rank.values() for f in found.findings]
+    metrics += _counters(info.counters, findings)
+    tables = [_table(name, by_rank) for name in ("stall.by_cause", "sync.by_range", "sync.by_thread")]
     arrivals = [found.arrivals for found in by_rank.values() if found.arrivals is not None]
     if (met := meet(arrivals)) is not None:
         meeting, about_meeting = met
@@ -118,10 +118,16 @@ def pool(same: Sequence[Metric], rank: int | None) -> Metric:
     )
 
 
-def _counters(counters: dict[str, dict[str, float]]) -> Iterator[Metric]:
+def _counters(counters: dict[str, dict[str, float]], findings: list[Finding]) -> Iterator[Metric]:
+    """What the loop counted itself. A counter that this version has no entry for is named, not guessed at."""
     for rank, values in counters.items():
+        unknown = [name for name in values if not is_known(name)]
+        if unknown:
+            text = f"engine counters without a definition here were left out: {', '.join(unknown)}"
+            findings.append(Finding("unknown_counter", int(rank), len(unknown), text))
         for name, value in values.items():
-            yield metric(name, int(rank), np.array([value]))
+            if name not in unknown:
+                yield metric(name, int(rank), np.array([value]))
 
 
 def _table(name: str, by_rank: dict[int, Measured]) -> Table:

@@ -81,6 +81,8 @@ SPECS: tuple[Spec, ...] = (
     Spec("kv.usage_max", _SHARE, _LOW, _VALUE, "largest share of KV pages in use", Pool.MAX),
     Spec("kv.topup_pages_held", Unit.PAGES, _ANY, _VALUE, "mean pages held beyond the need", Pool.SUM),
     Spec("topup.guard_ratio_min", Unit.RATIO, _HIGH, _VALUE, "least free tokens ÷ guard bound", Pool.MIN),
+    Spec("tokens.committed", Unit.TOKENS, _ANY, _VALUE, "tokens committed by the run", Pool.SUM),
+    Spec("alloc.steps", _COUNT, _LOW, _VALUE, "steps that allocated KV pages, as the loop itself counted", Pool.SUM),
     Spec("retracted", _COUNT, _LOW, _VALUE, "requests retracted for lack of KV pages", Pool.SUM),
     Spec("consistency.checks", _COUNT, _ANY, _VALUE, "allocation steps that were checked", Pool.SUM),
     Spec("consistency.bad", _COUNT, _LOW, _VALUE, "allocation steps found inconsistent", Pool.SUM),
@@ -98,6 +100,15 @@ def spec(name: str) -> Spec:
         if name.startswith(family.name[:-1]) and len(name) >= len(family.name):
             return family
     raise KeyError(name)
+
+
+def is_known(name: str) -> bool:
+    """Whether an entry covers a name."""
+    try:
+        spec(name)
+    except KeyError:
+        return False
+    return True
 
 
 def position(name: str) -> int:
