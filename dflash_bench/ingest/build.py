@@ -249,7 +249,7 @@ def _describe(exports: Sequence[Export], parts: Sequence[_Part], options: RunOpt
         run=options.run,
         arm=options.arm or (arms[0] if arms else None),
         workload=options.workload,
-        device=_device(exports, processes, devices),
+        device=_device(exports, processes, devices, options),
         devices=devices,
         world=max(worlds) if worlds else None,
         created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
@@ -262,8 +262,11 @@ def _describe(exports: Sequence[Export], parts: Sequence[_Part], options: RunOpt
     )
 
 
-def _device(exports: Sequence[Export], processes: Sequence[ProcessInfo], devices: tuple[str, ...]) -> str:
-    if any(export.is_simulated for export in exports):
+def _device(
+    exports: Sequence[Export], processes: Sequence[ProcessInfo], devices: tuple[str, ...], options: RunOptions
+) -> str:
+    # nsys on a machine without GPU sees nothing of the simulated device, but the loop's own word tells
+    if any(export.is_simulated for export in exports) or options.settings.get("device") == "simulated":
         return "simulated"
     if not any(p.num_gpu_work or p.num_api_calls for p in processes):
         return "cpu"

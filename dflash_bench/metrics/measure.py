@@ -13,7 +13,7 @@ from dflash_bench.metrics.blame import merged
 from dflash_bench.metrics.events import Reading, load
 from dflash_bench.metrics.rank import Measured, measure_process, metric
 from dflash_bench.metrics.registry import Pool, is_known, position, spec
-from dflash_bench.model import Metric, RankSource, RunMetrics, Statistic, Table, Value
+from dflash_bench.model import Finding, Metric, RankSource, RunMetrics, Statistic, Table, Value
 from dflash_bench.profile import Profile
 
 COLUMNS = {
