@@ -1,0 +1,40 @@
+"""The DP agreement: what is reduced how, with one rank and over real processes (`tests/e2e/test_loop.py`)."""
+
+from __future__ import annotations
+
+from dflash_prep.agreement import FIELDS, AgreementGroup, ForwardMode, Proposal, reduce
+
+
+def _row(proposal: Proposal) -> list[int]:
+    return [int(value) for value in proposal]
+
+
+def test_eight_published_fields_and_the_stop_flag() -> None:
+    assert FIELDS == 9
+    assert _row(Proposal(36, 36, True, False, False, ForwardMode.TARGET_VERIFY)) == [36, 36, 1, 0, 0, 2, 0, 0, 0]
+
+
+def test_counts_stay_per_rank_graph_flags_take_the_minimum_extend_and_stop_the_maximum() -> None:
+    agreed = reduce(
+        [
+            _row(Proposal(num_tokens=36, num_tokens_for_logprob=36, can_run_prefill_graph=True)),
+            _row(Proposal(num_tokens=40, num_tokens_for_logprob=4, is_extend=True)),
+            _row(Proposal(can_run_decode_graph=False, can_run_prefill_graph=True, stop=True)),
+        ]
+    )
+    assert agreed.num_tokens == (36, 40, 0)
+    assert agreed.num_tokens_for_logprob == (36, 4, 0)
+    assert agreed.max_num_tokens == 40
+    assert not agreed.can_run_decode_graph
+    assert not agreed.can_run_prefill_graph
+    assert agreed.is_extend
+    assert agreed.stop
+    assert not agreed.is_idle
+
+
+def test_a_world_of_one_agrees_with_itself_without_a_process_group() -> None:
+    agreed = AgreementGroup(1).agree(Proposal())
+    assert agreed.is_idle
+    assert agreed.num_tokens == (0,)
+    assert agreed.can_run_decode_graph
+    assert not agreed.stop

@@ -1,0 +1,43 @@
+"""Engine counters: the summary of hand-made steps, and the file."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from dflash_prep.counters import StepRow, summarise, write_steps
+
+ROWS = [
+    StepRow(0, 0, 500_000_000, 2, 0, 0, 512, 600, 4, 3.0, 0),
+    StepRow(1, 500_000_000, 500_000_000, 2, 7, 2, 0, 600, None, None, 1),
+    StepRow(2, 1_000_000_000, None, 2, 5, 2, 256, 350, 6, 1.5, 0),
+]
+
+
+def test_rates_count_over_the_time_between_the_first_and_the_last_start() -> None:
+    found = summarise(ROWS, pool_tokens=1000, checks=(2, 0))
+    assert found["tokens.committed"] == 12
+    assert found["tokens.per_s"] == pytest.approx(12)
+    assert found["tokens.per_s_per_request"] == pytest.approx(6)
+    assert found["accept.length"] == 3
+    assert found["kv.usage_max"] == pytest.approx(0.65)
+    assert (found["kv.topup_pages_held"], found["topup.guard_ratio_min"]) == (6, 1.5)
+    assert (found["retracted"], found["alloc.steps"]) == (1, 2)
+    assert (found["consistency.checks"], found["consistency.bad"]) == (2, 0)
+
+
+def test_what_does_not_exist_in_a_run_is_left_out_not_zero() -> None:
+    found = summarise([StepRow(0, 0, None, 0, 0, 0, 0, 1000, None, None, 0)], pool_tokens=1000, checks=(0, 0))
+    absent = {"tokens.per_s", "tokens.per_s_per_request", "accept.length", "topup.guard_ratio_min"}
+    assert not absent & found.keys()
+    assert found["kv.usage_max"] == 0
+
+
+def test_the_file_has_a_header_and_leaves_unmeasured_fields_empty(tmp_path) -> None:
+    write_steps(ROWS, tmp_path / "rank0.steps.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.steps.csv"]
+    with (tmp_path / "rank0.steps.csv").open(newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [row["step"] for row in read] == ["0", "1", "2"]
+    assert (read[1]["guard_ratio"], read[0]["guard_ratio"], read[2]["period_ns"]) == ("", "3.0", "")
