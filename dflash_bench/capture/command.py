@@ -19,12 +19,13 @@ from dflash_bench.capture.launch import living_ranks
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.nsys_command import ProfileOptions, profile_command
 from dflash_bench.capture.supervise import Group, Limits, Outcome, Watch
-from dflash_bench.errors import UsageError
+from dflash_bench.errors import CaptureError, UsageError
 
 WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "LOCAL_WORLD_SIZE")
 ALL_PROCESSES = "all_processes"
 _BAR = re.compile(rb"\r?\[\d+/\d+\] \[[^\]\r\n]*\] [^\r\n\[]*")
 """nsys draws its conversion as dozens of these on one line."""
+_STREAM = re.compile(rb"Generating '.*\.qdstrm'\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[Path, Ou
     environment = {**os.environ, **environment_of(capture)}
     with supervise.counted_interrupts() as interrupts:
         popen = subprocess.Popen(nsys_line(capture), env=environment, stdout=subprocess.PIPE, start_new_session=True)
-        pump = threading.Thread(target=_pump, args=(popen.stdout, output), daemon=True)
+        pump = threading.Thread(target=_pump, args=(popen.stdout, output, capture.folder), daemon=True)
         pump.start()
         child = Group(popen, lambda: _group_of(capture.folder, popen.pid))
         # A person's command may be silent for hours: only a person ends it.
@@ -100,18 +101,34 @@ def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[Path, Ou
         pump.join(timeout=supervise.POLL_S * 10)
     rank = 0 if capture.place is None else capture.place.rank
     (capture.folder / f"rank{rank}.pid").unlink(missing_ok=True)
+    if not any(capture.folder.glob(f"{capture.stem}.*")) and (window := _window(capture.options)):
+        raise CaptureError(f"nothing was recorded: {window}", hint="run it without the window to see its ranges")
     return sqlite_of(capture.folder, capture.stem, capture.tool), outcome
 
 
-def without_bars(line: bytes) -> bytes:
-    """A line of nsys' output without its progress bars; empty when nothing else was in it."""
+def _window(options: ProfileOptions) -> str | None:
+    """Why a capture window may have stayed empty."""
+    if options.capture_range is not None:
+        return f"{options.capture_range} never began while the command ran"
+    if options.delay_s:
+        return f"the command ended within the delay of {options.delay_s} s"
+    return None
+
+
+def without_noise(line: bytes, folder: Path) -> bytes:
+    """A line of nsys' output without its progress bars and without the paths it writes to, which do not last.
+
+    Empty when nothing else was in it; lines of the command itself pass unchanged.
+    """
     rest = _BAR.sub(b"", line)
-    return rest if rest.strip() or not _BAR.search(line) else b""
+    is_bar = rest != line and not rest.strip()
+    is_path = rest.strip() == b"Generated:" or os.fsencode(folder) in rest or _STREAM.match(rest)
+    return b"" if is_bar or is_path else rest
 
 
-def _pump(source: IO[bytes] | None, sink: IO[bytes]) -> None:
+def _pump(source: IO[bytes] | None, sink: IO[bytes], folder: Path) -> None:
     for line in source or ():
-        sink.write(without_bars(line))
+        sink.write(without_noise(line, folder))
         sink.flush()
 
 

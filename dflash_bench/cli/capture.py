@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_bench.capture.folder import free_name, new_capture_folder, run_name, set_aside
 from dflash_bench.cli.console import stderr, stdout
 from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, ProfilesFolder
 from dflash_bench.errors import BenchError, CaptureError, ExitCode, UsageError
@@ -108,7 +109,6 @@ def _options(
 
 
 def _name(name: str | None, command: list[str], profiles: Path) -> str:
-    from dflash_bench.capture.folder import free_name, run_name
     from dflash_bench.ingest.build import check_run_name
 
     if name is None:
@@ -155,9 +155,7 @@ def _one(job: CommandCapture, filed: Filed) -> None:
             else _ingest_when_all_done(job, job.place, folder, filed)
         )
     except BenchError as error:
-        raise type(error)(
-            error.text, hint=f"{error.hint or 'nothing is lost'}; what was recorded is in {folder}"
-        ) from None
+        raise _with_place(error, folder, filed, job.place) from None
     if outcome.is_interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if outcome.code != 0:
@@ -165,10 +163,18 @@ def _one(job: CommandCapture, filed: Filed) -> None:
         raise CaptureError(f"the command ended with {how}; what it did until then is recorded", hint=f"see {where}")
 
 
+def _with_place(error: BenchError, folder: Path, filed: Filed, place: Place | None) -> BenchError:
+    """The same error; it says where what was recorded is, if anything was."""
+    kept = folder if place is not None else set_aside(folder, filed.profiles, filed.run)
+    if kept is None:
+        return error
+    text = error.text.replace(str(folder.resolve()), str(kept))
+    hint = f"what was recorded is in {kept}"
+    return type(error)(text, hint=f"{error.hint}; {hint}" if error.hint else hint)
+
+
 def _folder(job: CommandCapture, filed: Filed) -> Path:
     """A folder of its own; all ranks of one run share one, each with its own files."""
-    from dflash_bench.capture.folder import new_capture_folder
-
     if job.place is None:
         return new_capture_folder(filed.profiles, filed.run)
     folder = filed.profiles / f"{filed.run}.ranks"
@@ -192,7 +198,7 @@ def _ingest_when_all_done(job: CommandCapture, place: Place, folder: Path, filed
         return folder
     try:
         (folder / "ingesting").touch(exist_ok=False)
-    except FileExistsError:
+    except (FileExistsError, FileNotFoundError):
         return folder
     return _ingest(sorted(folder.glob("rank*.sqlite")), folder, filed)
 
@@ -207,10 +213,13 @@ def _ingest(files: list[Path], folder: Path, filed: Filed) -> Path:
     (profile,) = ingest(files, options)
     if filed.is_discarding:
         shutil.rmtree(folder)
+    for note in ("ingesting", *(f"rank{rank}.done" for rank in profile.info.ranks)):
+        (profile.path / "captures" / note).unlink(missing_ok=True)
     info = profile.info
     num_ranges = sum(process.num_ranges for process in info.processes)
     num_work = sum(process.num_gpu_work for process in info.processes)
-    text = f"{profile.path}: {len(info.processes)} processes, {num_ranges:,} ranges, {num_work:,} pieces of GPU work"
-    stdout.print(text, markup=False, soft_wrap=True)
+    num = len(info.processes)
+    text = f"{num} process{'es' if num != 1 else ''}, {num_ranges:,} ranges, {num_work:,} pieces of GPU work"
+    stdout.print(f"{profile.path}: {text}", markup=False, soft_wrap=True)
     stdout.print(f"next: dflash-bench metrics {profile.path}", markup=False, soft_wrap=True)
     return profile.path
