@@ -1,0 +1,158 @@
+"""The decode loop as a program: alone and as two ranks, its files, its exit codes, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SMALL = """
+description = "two steps of work on every page size in a few seconds"
+[requests]
+concurrency = 6
+prompt = { low = 20, high = 60 }
+output = { low = 60, high = 120 }
+[kv]
+page_size = 16
+pool_pages = 200
+context_len = 192
+[speculation]
+block = 8
+window = 32
+accept_mean = 3.5
+[device]
+draft_us = 200
+verify_us = 500
+"""
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "dflash_prep.loop", *arguments]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "DFLASH_PREP_SINK": "off"} | extra
+
+
+def loop(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment(), timeout=120)
+
+
+@pytest.fixture
+def small(tmp_path) -> str:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+def ledger(folder: Path, rank: int = 0) -> dict:
+    return json.loads((folder / f"rank{rank}.json").read_text())
+
+
+def start_ranks(world: int, *arguments: str) -> list[subprocess.Popen[str]]:
+    """What torchrun does, with the processes at hand: a signal can go to one of them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        subprocess.Popen(
+            command(*arguments),
+            env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **place),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    ends = [process.communicate(timeout=120) for process in processes]
+    return [(process.returncode, err) for process, (_, err) in zip(processes, ends, strict=True)]
+
+
+def test_the_list_of_arms_and_workloads_comes_without_torch() -> None:
+    code = "import sys; from dflash_prep.loop import main; main(['--list']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    listing = json.loads(done.stdout)
+    assert listing["arms"]["topup"]["topup_pages"] == 2
+    assert listing["workloads"]["smoke"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--arm", "fast"), "unknown arm 'fast'"),
+        (("--workload", "fast"), "unknown workload 'fast'"),
+        (("--steps", "0"), "--steps"),
+    ],
+)
+def test_an_unknown_name_is_one_sentence_and_exit_code_2(tmp_path, arguments, says) -> None:
+    done = loop(*arguments, "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_rank_runs_its_steps_and_accounts_for_every_range(tmp_path, small) -> None:
+    out, progress = tmp_path / "out", tmp_path / "progress"
+    arguments = ("--arm", "topup", "--workload", small, "--steps", "40", "--verify", "--check")
+    done = loop(*arguments, "--out", str(out), "--progress", str(progress))
+    assert (done.returncode, done.stderr) == (0, "")
+    read = ledger(out)
+    assert (read["steps"], read["interrupted"], read["device"]) == (40, False, "simulated")
+    assert (read["arm"], read["workload"], read["switches"]["topup_pages"]) == ("topup", "small", 2)
+    always = ("decode_step", "prepare_for_decode", "fill", "h2d", "dp_agreement", "draft", "verify", "rebuild_compact")
+    assert {name: read["ranges"][name] for name in always} == dict.fromkeys(always, 40)
+    assert read["ranges"]["process_result"] == 40  # the last one after the last step
+    assert read["ranges"]["kv_alloc"] == read["counters"]["alloc.steps"] == read["counters"]["consistency.checks"]
+    assert read["marks"] == 1
+    assert read["checks"]["mismatch"] is None
+    assert read["checks"]["verified_tokens"] > 0
+    assert progress.stat().st_size == 40
+
+
+def test_two_ranks_agree_and_each_decodes_its_own_requests_right(tmp_path, small) -> None:
+    arguments = ("--arm", "control", "--workload", small, "--steps", "30", "--verify", "--out", str(tmp_path))
+    assert finish(start_ranks(2, *arguments)) == [(0, ""), (0, "")]
+    first, second = ledger(tmp_path, 0), ledger(tmp_path, 1)
+    assert (first["world"], second["rank"]) == (2, 1)
+    assert first["steps"] == second["steps"] == 30
+    assert first["ranges"]["dp_agreement"] == second["ranges"]["dp_agreement"] == 30
+    assert first["counters"]["tokens.committed"] != second["counters"]["tokens.committed"]
+
+
+def test_torchrun_starts_it(tmp_path, small) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    arguments = ("--arm", "legacy", "--workload", small, "--steps", "10", "--out", str(tmp_path / "out"))
+    whole = [*launcher, *command(*arguments)[2:]]
+    done = subprocess.run(whole, capture_output=True, text=True, env=environment(), timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert [ledger(tmp_path / "out", rank)["steps"] for rank in (0, 1)] == [10, 10]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_one_rank_stops_both_after_the_same_step(tmp_path, small, number) -> None:
+    progress = tmp_path / "progress"
+    arguments = ("--workload", small, "--steps", "100000", "--verify", "--out", str(tmp_path))
+    processes = start_ranks(2, *arguments, "--progress", str(progress))
+    deadline = time.monotonic() + 90
+    while not (progress.exists() and progress.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    processes[1].send_signal(number)
+    assert finish(processes) == [(0, ""), (0, "")]
+    first, second = ledger(tmp_path, 0), ledger(tmp_path, 1)
+    assert first["interrupted"]
+    assert second["interrupted"]
+    assert first["steps"] == second["steps"] == progress.stat().st_size > 0
+    assert first["checks"]["mismatch"] is None
