@@ -12,11 +12,20 @@ from dflash_bench.ingest.events import Skipped
 from dflash_bench.ingest.export import Export
 from dflash_bench.model import Finding
 
-_KNOWN = (
-    ("driver_not_supported", r"driver version .* is not supported", "the CUDA driver is newer than this nsys supports: GPU rows may be missing; use a newer nsys"),
-    ("nvtx_incomplete", r"Not all NVTX events might have been collected", "nsys itself says that NVTX ranges may be missing"),
-    ("cuda_not_started", r"CUDA profiling might have not been started correctly", "nsys itself says that CUDA profiling may not have started"),
-)  # fmt: skip
+_KNOWN = {
+    "driver_not_supported": (
+        r"driver version .* is not supported",
+        "the CUDA driver is newer than this nsys supports: GPU rows may be missing; use a newer nsys",
+    ),
+    "nvtx_incomplete": (
+        r"Not all NVTX events might have been collected",
+        "nsys itself says that NVTX ranges may be missing",
+    ),
+    "cuda_not_started": (
+        r"CUDA profiling might have not been started correctly",
+        "nsys itself says that CUDA profiling may not have started",
+    ),
+}
 
 _SKIPPED = {
     "range_ends_before_start": "NVTX ranges end before they start and were left out",
@@ -58,5 +67,7 @@ def _diagnostics(export: Export, rank: int | None) -> list[Finding]:
         for (value,) in export.rows("SELECT CAST(text AS BLOB) FROM DIAGNOSTIC_EVENT WHERE text IS NOT NULL")
         if isinstance(value, bytes)
     ]
-    counts = Counter(code for text in texts for code, pattern, _ in _KNOWN if re.search(pattern, text, re.IGNORECASE))
-    return [Finding(code, rank, counts[code], meaning) for code, _, meaning in _KNOWN if counts[code]]
+    counts = Counter(
+        code for text in texts for code, (pattern, _) in _KNOWN.items() if re.search(pattern, text, re.IGNORECASE)
+    )
+    return [Finding(code, rank, counts[code], meaning) for code, (_, meaning) in _KNOWN.items() if counts[code]]

@@ -1,8 +1,8 @@
 """One nsys SQLite export, opened read-only: which file this is, which tables it has, what it says about itself.
 
 Exports of eight years differ in tables, columns and encodings; whatever is asked of a file is asked by name, and a
-table or column that is absent is simply not there. The file is never changed: it is opened read-only and, unless another
-process is writing to it, immutable, so that no lock, journal or index appears beside it.
+table or column that is absent is simply not there. The file is never changed: it is opened read-only and immutable, so
+that no lock, journal or index appears beside it.
 
 Values are never assumed to be UTF-8: Windows time-zone names and binary system values occur in real files.
 """

@@ -1,4 +1,4 @@
-"""Reports that are no SQLite yet: ``.nsys-rep``, ``.qdrep`` through ``nsys export``, ``.qdstrm`` through its importer."""
+"""Reports that are no SQLite yet: through ``nsys export``, and ``.qdstrm`` through its importer before that."""
 
 from __future__ import annotations
 

@@ -155,8 +155,8 @@ def _findings(found: Sequence[Arrivals], meeting: Meeting) -> tuple[Finding, ...
     spread, effect = float(meeting.offset_spread.max()), float(np.median(meeting.tax))
     if spread > effect:
         text = (
-            f"the clocks line up to {spread / 1000:,.1f} µs only, more than the agreement tax of {effect / 1000:,.1f} µs:"
-            " the cross-rank figures are not to be trusted"
+            f"the clocks line up to {spread / 1000:,.1f} µs only, more than the agreement tax of"
+            f" {effect / 1000:,.1f} µs: the cross-rank figures are not to be trusted"
         )
         findings.append(Finding("clock_spread", None, len(meeting.ranks), text))
     return tuple(findings)
