@@ -105,7 +105,8 @@ def examine(binary: Path, *, root: Path = Path("/")) -> NsysTool:
     if importer is not None:
         return _with_libraries(NsysTool(resolved, version, importer))
     stray = root / DEBIAN_HOST / "host-linux-x64" / "QdstrmImporter"
-    if not stray.is_file():
+    is_debian = resolved.is_relative_to(root / "usr/lib") and resolved.parent.parent.name == "nsight-systems"
+    if not is_debian or not stray.is_file():
         return NsysTool(resolved, version, None)
     # Debian's nsys follows its own resolved path and looks for the host part there; the package links it nowhere.
     wanted = resolved.parent.parent / "host-linux-x64"

@@ -156,7 +156,7 @@ class Group:
             _signal_all({*self._ranks(), self.popen.pid}, signal.SIGTERM)
 
 
-def start(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | int) -> subprocess.Popen[bytes]:
     """Start a command in a new session; `output` takes both its streams, and it has no input."""
     return subprocess.Popen(
         command,

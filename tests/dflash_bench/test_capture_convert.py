@@ -1,0 +1,150 @@
+"""Reports and raw streams become SQLite, or it is said what they are and what converts them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dflash_bench.capture import nsys
+from dflash_bench.capture.check import count_ranges
+from dflash_bench.capture.convert import explain, export_report, import_stream, sqlite_of, stream_version
+from dflash_bench.capture.nsys import NsysTool
+from dflash_bench.capture.nsys_command import ProfileOptions, Trace, profile_command
+from dflash_bench.errors import CaptureError, DataError
+
+INSTALLED = nsys.find()
+needs_nsys = pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")
+STREAM_HEAD = b"U3w[END]NVIDIA Nsight Systems Stream 2025.3.1.0!\n\xe2G"
+
+
+def program(path: Path, body: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def tool(tmp_path: Path, body: str = "exit 1", importer: str | None = None, **more: object) -> NsysTool:
+    """An nsys that does what the shell lines say."""
+    binary = program(tmp_path / "nsys", body)
+    found = None if importer is None else program(tmp_path / "QdstrmImporter", importer)
+    return NsysTool(binary, (2022, 4, 2, 1), found, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (
+            "Qdstrm version 2025.3.1.0 is not supported. The QdstrmImporter and qdstrm file versions must match.",
+            "is a raw stream of nsys 2025.3.1.0, and this importer is of 2022.4.2.1: the two versions must be equal",
+        ),
+        (
+            "Report was created in Nsight Systems version (2026.1), newer than this one",
+            "was made by nsys 2026.1, newer than this nsys 2022.4.2.1",
+        ),
+        ("Exportation error: Section Table Reference magic number mismatch.", "is damaged or no nsys report"),
+        ("Exportation error: Cannot read from stream.", "is damaged or no nsys report"),
+        ("first\nsomething new\n\n", "could not be converted: something new"),
+        ("", "could not be converted: nsys said nothing"),
+    ],
+)
+def test_what_nsys_says_is_turned_into_one_sentence(tmp_path: Path, said: str, problem: str) -> None:
+    assert explain(said, tool(tmp_path))[0] == problem
+
+
+def test_a_report_newer_than_nsys_is_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
+    report = tmp_path / "new.nsys-rep"
+    report.write_bytes(b"x")
+    says = "echo 'Report was created in Nsight Systems version (2026.1), newer than this' >&2; exit 1"
+    with pytest.raises(DataError, match=r"new\.nsys-rep was made by nsys 2026\.1, newer than this nsys") as refusal:
+        export_report(report, tmp_path / "out.sqlite", tool(tmp_path, says))
+    assert refusal.value.hint is not None
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new.nsys-rep", "nsys"]
+
+
+def test_an_export_that_claims_success_but_wrote_nothing_is_an_error(tmp_path: Path) -> None:
+    report = tmp_path / "r.nsys-rep"
+    report.write_bytes(b"x")
+    with pytest.raises(DataError, match="nsys said nothing"):
+        export_report(report, tmp_path / "out.sqlite", tool(tmp_path, "exit 0"))
+
+
+def test_a_missing_report_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such report"):
+        export_report(tmp_path / "absent.nsys-rep", tmp_path / "out.sqlite", tool(tmp_path))
+
+
+def test_without_nsys_a_report_is_named_for_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys, "find", lambda explicit=None: None)
+    report = tmp_path / "r.nsys-rep"
+    report.write_bytes(b"x")
+    with pytest.raises(CaptureError, match="an nsys report, and there is no nsys here"):
+        export_report(report, tmp_path / "out.sqlite")
+
+
+def test_a_raw_stream_says_who_wrote_it(tmp_path: Path) -> None:
+    stream = tmp_path / "s.qdstrm"
+    stream.write_bytes(STREAM_HEAD)
+    assert stream_version(stream) == "2025.3.1.0"
+    stream.write_bytes(b"something else")
+    assert stream_version(stream) is None
+
+
+def test_a_raw_stream_without_an_importer_is_named_for_what_it_is(tmp_path: Path) -> None:
+    stream = tmp_path / "s.qdstrm"
+    stream.write_bytes(STREAM_HEAD)
+    with pytest.raises(CaptureError, match=r"a raw nsys stream of nsys 2025\.3\.1\.0, not yet a report"):
+        import_stream(stream, tool(tmp_path))
+    lame = tool(tmp_path, importer="exit 0", missing_libs=("libdw.so.1",), mend="apt-get install libdw1")
+    with pytest.raises(CaptureError, match=r"lacks libdw\.so\.1") as refusal:
+        import_stream(stream, lame)
+    assert refusal.value.hint == "apt-get install libdw1"
+
+
+def test_a_left_over_stream_is_imported_and_then_exported(tmp_path: Path) -> None:
+    (tmp_path / "rank0.qdstrm").write_bytes(STREAM_HEAD)
+    importer = 'for a in "$@"; do case "$a" in --output-file=*) echo report > "${a#--output-file=}";; esac; done'
+    exporter = 'while [ "$1" != -o ]; do shift; done; cat "$3" > "$2"'
+    made = sqlite_of(tmp_path, "rank0", tool(tmp_path, exporter, importer))
+    assert made == tmp_path / "rank0.sqlite"
+    assert made.read_text() == "report\n"
+    assert (tmp_path / "rank0.nsys-rep").exists(), "the report is kept beside its export"
+
+
+def test_an_nsys_that_left_nothing_at_all_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="wrote no report"):
+        sqlite_of(tmp_path, "rank0", tool(tmp_path))
+
+
+@pytest.mark.nsys
+@needs_nsys
+def test_the_installed_nsys_exports_its_own_report_again_and_refuses_a_truncated_one(tmp_path: Path) -> None:
+    assert INSTALLED is not None
+    emit = "import nvtx\nfor _ in range(7):\n    with nvtx.annotate('fill', domain='dflash'): pass"
+    options = ProfileOptions(traces=(Trace.NVTX,))
+    subprocess.run(
+        profile_command(INSTALLED, str(tmp_path / "r"), [sys.executable, "-c", emit], options),
+        check=True,
+        capture_output=True,
+    )
+    (tmp_path / "r.sqlite").unlink()
+    (process,) = count_ranges(sqlite_of(tmp_path, "r", INSTALLED))
+    assert process.ranges == {"fill": 7}
+    cut = tmp_path / "cut.nsys-rep"
+    cut.write_bytes((tmp_path / "r.nsys-rep").read_bytes()[:4000])
+    with pytest.raises(DataError, match=r"cut\.nsys-rep is damaged or no nsys report"):
+        export_report(cut, tmp_path / "cut.sqlite", INSTALLED)
+    assert not (tmp_path / "cut.sqlite").exists()
+
+
+@pytest.mark.nsys
+@needs_nsys
+def test_the_installed_importer_refuses_a_stream_of_another_version(tmp_path: Path) -> None:
+    assert INSTALLED is not None
+    stream = tmp_path / "s.qdstrm"
+    stream.write_bytes(b"U3w[END]NVIDIA Nsight Systems Stream 1999.1.1.0!\n" + bytes(64))
+    with pytest.raises(DataError, match=r"s\.qdstrm"):
+        import_stream(stream, INSTALLED)
+    assert not (tmp_path / "s.nsys-rep").exists()
