@@ -56,6 +56,7 @@ def test_the_longest_sequence_is_the_hosts_or_the_models_context_never_the_devic
         (5000, 1, 8192),
         (1, 8192, 1),
         (20_000, 8192, 3),
+        (1, 48, 170),  # 85 and 2 entries: a common multiple, not the larger one
     ],
 )
 def test_table_width_is_padded_to_both_kernels_blocks(max_tokens: int, P: int, expected: int) -> None:
