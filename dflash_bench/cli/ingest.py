@@ -71,4 +71,5 @@ def describe(profile: Profile) -> None:
 
 def _ranks(info: RunInfo) -> str:
     world = f" of {info.world}" if info.world else ""
-    return f"{len(info.ranks)}{world} ranks, read from the {info.rank_source or 'nothing'}"
+    ranks = "rank" if len(info.ranks) == 1 and not info.world else "ranks"
+    return f"{len(info.ranks)}{world} {ranks}, read from the {info.rank_source or 'nothing'}"

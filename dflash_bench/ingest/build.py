@@ -67,9 +67,8 @@ def build_profile(exports: Sequence[Export], options: RunOptions, progress: Prog
         info = _describe(exports, parts, options)
         _move_to_ranks(folder, info)
         write_run(folder, info)
-        if options.captures is not None:
-            shutil.move(options.captures, folder / "captures")
-        return _publish(folder, target, exports, options)
+        with _carried(options.captures, folder):
+            return _publish(folder, target, exports, options)
 
 
 def check_run_name(run: str) -> None:
@@ -117,6 +116,21 @@ def _partial_folder(target: Path) -> Iterator[Path]:
         raise DataError(f"{target} could not be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _carried(captures: Path | None, folder: Path) -> Iterator[None]:
+    """Move the raw captures into the profile, and back where they were when it cannot be published."""
+    if captures is None:
+        yield
+        return
+    kept = folder / "captures"
+    shutil.move(captures, kept)
+    try:
+        yield
+    finally:
+        if kept.exists():
+            shutil.move(kept, captures)
 
 
 def _publish(folder: Path, target: Path, exports: Sequence[Export], options: RunOptions) -> Profile:
@@ -265,12 +279,14 @@ def _describe(exports: Sequence[Export], parts: Sequence[_Part], options: RunOpt
 def _device(
     exports: Sequence[Export], processes: Sequence[ProcessInfo], devices: tuple[str, ...], options: RunOptions
 ) -> str:
+    stated = options.settings.get("device")
     # nsys on a machine without GPU sees nothing of the simulated device, but the loop's own word tells
-    if any(export.is_simulated for export in exports) or options.settings.get("device") == "simulated":
+    if any(export.is_simulated for export in exports) or stated == "simulated":
         return "simulated"
-    if not any(p.num_gpu_work or p.num_api_calls for p in processes):
-        return "cpu"
-    return " + ".join(devices) or "unknown GPU"
+    if any(p.num_gpu_work or p.num_api_calls for p in processes):
+        return " + ".join(devices) or "unknown GPU"
+    # without CUDA rows a capture cannot tell a run on the CPU from a GPU that was not traced
+    return "cpu" if stated == "cpu" else "no GPU traced"
 
 
 def _capture_info(export: Export) -> CaptureInfo:
@@ -296,7 +312,8 @@ def _findings(
         found += findings_of(export, part.skipped, ranks.pop() if len(ranks) == 1 else None)
     unranked = [p for p in processes if p.rank is None]
     if unranked:
-        text = f"{len(unranked)} processes have no rank (a launcher, a helper); their rows are kept apart"
+        what = "1 process has" if len(unranked) == 1 else f"{len(unranked)} processes have"
+        text = f"{what} no rank (a launcher, a helper); their rows are kept apart"
         found.append(Finding("process_without_rank", None, len(unranked), text))
     worlds = {p.world for p in processes if p.world is not None}
     missing = sorted(set(range(max(worlds))) - {p.rank for p in processes}) if worlds else []

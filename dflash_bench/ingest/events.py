@@ -121,6 +121,10 @@ def _nullable(values: IntArray) -> pa.Array:
     return pa.array(values, mask=values == ABSENT)
 
 
+UNNAMED = "(unnamed)"
+"""The name of a range that has none: NVTX allows it."""
+
+
 def _constant(text: str, n: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(np.zeros(n, np.int32), pa.array([text], pa.string()))
 
@@ -137,16 +141,14 @@ def _labels(keys: IntArray, label: dict[int, str], missing: str) -> pa.Array:
 def _texts(export: Export, batch: pa.RecordBatch) -> pa.Array:
     """NVTX names: the row's own text, else the registered string behind textId. Both occur in one file."""
     own = batch.column("text").dictionary_encode()
+    decoded = [value.decode("utf-8", "replace") or UNNAMED for value in own.dictionary.to_pylist()]
+    place: IntArray = own.indices.to_numpy().astype(np.int64)
     ids = _int(batch, "textId")
     if not np.any(ids != ABSENT):
-        decoded = [value.decode("utf-8", "replace") for value in own.dictionary.to_pylist()]
-        keys: IntArray = own.indices.to_numpy().astype(np.int64)
-        return _labels(keys, dict(enumerate(decoded)), "")
-    decoded = [value.decode("utf-8", "replace") for value in own.dictionary.to_pylist()]
+        return _labels(place, dict(enumerate(decoded)), "")
     # registered ids keep their number, own texts follow below every id that a file can hold
-    offset = -2 - own.indices.to_numpy().astype(np.int64)
     label = {**export.strings, **{-2 - k: text for k, text in enumerate(decoded)}}
-    return _labels(np.where(ids != ABSENT, ids, offset), label, "string {}")
+    return _labels(np.where(ids != ABSENT, ids, -2 - place), label, "string {}")
 
 
 def _nvtx(export: Export, connection: object, skipped: Skipped) -> Iterator[Batch]:

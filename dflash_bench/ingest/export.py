@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -136,13 +137,14 @@ class Export:
                 yield _text(key), _text(value)
 
 
-def open_export(path: Path) -> Export:
-    """Open a capture file.
+def open_export(path: Path, source: Path | None = None) -> Export:
+    """Open a capture file. ``source``: the file it was made of, whose name and identity it bears.
 
     Raises DataError, with one sentence that names the file and what it is instead, when it is no readable nsys export.
     """
     size = _check_header(path)
-    uri = _uri(path)
+    uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+    path = source or path
     with _reading(path), closing(sqlite3.connect(uri, uri=True)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         tables = {
@@ -161,13 +163,43 @@ def open_export(path: Path) -> Export:
     return Export(path=path, uri=uri, fingerprint=fingerprint(path), size_bytes=size, tables=tables)
 
 
+def unsettled(path: Path) -> list[Path]:
+    """The write-ahead log or rollback journal beside a SQLite file: what it holds is part of the content."""
+    logs = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
+    return [log for log in logs if log.exists() and log.stat().st_size > 0]
+
+
+def settled(path: Path, scratch: Path) -> Path:
+    """The file itself, or, when a log lies beside it, a copy in ``scratch`` that the log is worked into.
+
+    Opening such a file in place would write beside it, and would fail in a folder that cannot be written.
+    """
+    logs = unsettled(path)
+    if not logs:
+        return path
+    copy = scratch / path.name
+    for file in (path, *logs):
+        shutil.copyfile(file, scratch / file.name)
+    with _reading(path), closing(sqlite3.connect(copy)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE").fetchall()
+    return copy
+
+
 def fingerprint(path: Path) -> str:
-    """Identity of a file's content: SHA-256 over its size, its first and last MiB and 64 samples in between.
+    """Identity of a capture's content, with that of a log beside it."""
+    digest = hashlib.sha256()
+    for file in (path, *unsettled(path)):
+        _sample(file, digest)
+    return digest.hexdigest()[:32]
+
+
+def _sample(path: Path, digest: hashlib._Hash) -> None:
+    """Hash a file's size, its first and last MiB and 64 samples in between.
 
     Hashing gigabytes whole would cost as much as reading them. Any change that SQLite makes alters the first page.
     """
     size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
+    digest.update(str(size).encode())
     edge, piece = 1 << 20, 1 << 14
     with path.open("rb") as file:
         digest.update(file.read(edge))
@@ -178,7 +210,6 @@ def fingerprint(path: Path) -> str:
         if size > edge:
             file.seek(max(edge, size - edge))
             digest.update(file.read())
-    return digest.hexdigest()[:32]
 
 
 def _check_header(path: Path) -> int:
@@ -216,13 +247,6 @@ def _looks_like(head: bytes) -> str:
     if head.startswith(b"\x1f\x8b"):
         return "gzip data: unpack it first"
     return "unknown content"
-
-
-def _uri(path: Path) -> str:
-    # immutable hides a write-ahead log: a file that still has one is opened plainly, so that its newest rows are seen
-    wal = path.with_name(path.name + "-wal")
-    live = wal.exists() and wal.stat().st_size > 0
-    return f"file:{quote(str(path.resolve()))}?mode=ro" + ("" if live else "&immutable=1")
 
 
 @contextmanager

@@ -70,12 +70,15 @@ def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | N
     if options.run is None and not options.is_replace and (found := _already(prints.values(), options)):
         return found
     with TemporaryDirectory(prefix="dflash-bench-") as scratch:
-        exports = [
-            replace(open_export(to_export(p, Path(scratch), options.nsys)), fingerprint=prints[p]) for p in files
-        ]
-        # a converted report keeps the name that its owner gave it
-        exports = [replace(export, path=path) for export, path in zip(exports, files, strict=True)]
-        return tuple(_build(group, options, progress) for group in _runs(exports, options))
+        exports = []
+        for k, path in enumerate(files):
+            # two reports of one name, in two folders, must not become one file
+            own = Path(scratch) / str(k)
+            own.mkdir()
+            exports.append(replace(open_export(to_export(path, own, options.nsys), path), fingerprint=prints[path]))
+        groups = _runs(exports, options)
+        names = _run_names(groups, options)
+        return tuple(_build(group, run, options, progress) for group, run in zip(groups, names, strict=True))
 
 
 def expand(paths: Iterable[Path]) -> list[Path]:
@@ -176,8 +179,7 @@ def rank_marks(export: Export) -> tuple[RankMark, ...]:
     return tuple(mark for text in texts if (mark := RankMark.parse(text)) is not None)
 
 
-def _build(group: Sequence[Export], options: IngestOptions, progress: Progress | None) -> Profile:
-    run = options.run or _run_name(group, compile_pattern(options.rank_pattern))
+def _build(group: Sequence[Export], run: str, options: IngestOptions, progress: Progress | None) -> Profile:
     details = RunOptions(
         run=run,
         profiles=options.profiles,
@@ -203,10 +205,28 @@ def _stem(path: Path, pattern: re.Pattern[str]) -> str:
     return pattern.sub("", stem).strip("-_. ") if rank_in_name(stem, pattern) is not None else stem
 
 
+def _run_names(groups: Sequence[Sequence[Export]], options: IngestOptions) -> list[str]:
+    """A name for each run; runs whose files are called the same take their folder's name in front."""
+    if options.run is not None:
+        return [options.run] * len(groups)
+    pattern = compile_pattern(options.rank_pattern)
+    names = [_run_name(group, pattern) for group in groups]
+    folders = [_as_name(group[0].path.resolve().parent.name) for group in groups]
+    return [
+        f"{folder}-{name}"[:200] if names.count(name) > 1 else name for name, folder in zip(names, folders, strict=True)
+    ]
+
+
 def _run_name(group: Sequence[Export], pattern: re.Pattern[str]) -> str:
     stems = list(dict.fromkeys(_stem(export.path, pattern) for export in group))
     name = stems[0] if len(stems) == 1 or not stems[0] else f"{stems[0]}-and-{len(stems) - 1}-more"
-    return re.sub(r"[^\w.+-]+", "-", name or group[0].path.resolve().parent.name).strip("-.")[:200] or "run"
+    return _as_name(name or group[0].path.resolve().parent.name) or "run"
+
+
+def _as_name(text: str) -> str:
+    # 200 bytes at most, whatever the alphabet: longer names are no folders on some file systems
+    name = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
+    return name.encode()[:200].decode("utf-8", "ignore")
 
 
 def newest_pair(folder: Path) -> tuple[Profile, Profile]:

@@ -12,8 +12,8 @@ from dflash_bench.metrics.agreement import Arrivals, Meeting, lateness_rows, mee
 from dflash_bench.metrics.blame import merged
 from dflash_bench.metrics.events import Reading, load
 from dflash_bench.metrics.rank import Measured, measure_process, metric
-from dflash_bench.metrics.registry import Pool, is_known, position, spec
-from dflash_bench.model import Finding, Metric, RankSource, RunMetrics, Statistic, Table, Value
+from dflash_bench.metrics.registry import Pool, is_family, is_known, position, spec
+from dflash_bench.model import Finding, Metric, ProcessInfo, RankSource, RunMetrics, Statistic, Table, Value
 from dflash_bench.profile import Profile
 
 COLUMNS = {
@@ -42,7 +42,7 @@ def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
         (rank, [measure_process(load(profile, p), reading, is_own_loop=is_own_loop) for p in info.processes_of(rank)])
         for rank in info.ranks
     ]
-    by_rank = {rank: _joined(found) for rank, found in measured}
+    by_rank = {rank: _joined(info.processes_of(rank), found) for rank, found in measured}
     metrics = [m for found in by_rank.values() for m in found.metrics]
     findings = [f for found in by_rank.values() for f in found.findings]
     metrics += _counters(info.counters, findings)
@@ -52,21 +52,26 @@ def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
         meeting, about_meeting = met
         metrics += _cross_rank(meeting)
         tables.append(_lateness_table(arrivals, meeting))
-        findings += about_meeting
+        findings += [*about_meeting, *_absent(arrivals, info.ranks)]
     metrics += _pooled(metrics)
+    findings += _partly_pooled(metrics, info.ranks)
     return RunMetrics(
         info=info,
         metrics=tuple(sorted(metrics, key=_order)),
         tables=tuple(t for t in tables if t.rows),
-        findings=tuple(sorted({*info.findings, *findings}, key=lambda f: (f.code, -1 if f.rank is None else f.rank))),
+        findings=tuple(sorted({*info.findings, *findings}, key=_finding_order)),
     )
+
+
+def _finding_order(found: Finding) -> tuple[str, int, int, str]:
+    return found.code, -1 if found.rank is None else found.rank, found.count, found.text
 
 
 def _order(found: Metric) -> tuple[int, str, int]:
     return position(found.name), found.name, -1 if found.rank is None else found.rank
 
 
-def _joined(found: Sequence[Measured]) -> Measured:
+def _joined(processes: Sequence[ProcessInfo], found: Sequence[Measured]) -> Measured:
     """The processes of one rank as one: the same metric of two processes becomes one."""
     if len(found) == 1:
         return found[0]
@@ -77,14 +82,62 @@ def _joined(found: Sequence[Measured]) -> Measured:
         for name in part.blames
     }
     return Measured(
-        metrics=tuple(
-            pool(list(same), rank=next(iter(found[0].metrics)).rank) for _, same in groupby(metrics, lambda m: m.name)
-        ),
+        metrics=tuple(pool(list(same), rank=processes[0].rank) for _, same in groupby(metrics, lambda m: m.name)),
         blames=blames,
         step_time=sum(part.step_time for part in found),
         arrivals=next((part.arrivals for part in found if part.arrivals is not None), None),
-        findings=tuple(f for part in found for f in part.findings),
+        findings=tuple(_rank_findings(processes, found)),
     )
+
+
+def _rank_findings(processes: Sequence[ProcessInfo], found: Sequence[Measured]) -> Iterator[Finding]:
+    """What the processes of a rank give to know. What one of them lacks is no gap where another one has it."""
+    has_steps = [part.step_time > 0 for part in found]
+    has_gpu = any(process.num_gpu_work for process in processes)
+    no_steps = [f for part in found for f in part.findings if f.code == "no_steps"]
+    for part, own in zip(found, has_steps, strict=True):
+        for finding in part.findings:
+            elsewhere = finding.code == "no_gpu_rows" and has_gpu and not own
+            if finding.code != "no_steps" and not elsewhere:
+                yield finding
+    if not any(has_steps):
+        yield max(no_steps, key=lambda f: f.count)
+    elif no_steps:
+        rest = [process for process, own in zip(processes, has_steps, strict=True) if not own]
+        calls, work = sum(p.num_api_calls for p in rest), sum(p.num_gpu_work for p in rest)
+        text = (
+            f"{len(rest)} of {len(processes)} processes of this rank hold no steps: their {calls:,} API calls and"
+            f" {work:,} GPU rows are in no step, lead or wait figure"
+        )
+        yield Finding("process_without_steps", processes[0].rank, len(rest), text)
+
+
+def _absent(found: Sequence[Arrivals], ranks: Sequence[int]) -> Iterator[Finding]:
+    absent = sorted(set(ranks) - {a.rank for a in found})
+    if absent:
+        text = f"no agreement inside a step on rank {_some(absent)}: the cross-rank figures leave these ranks out"
+        yield Finding("rank_without_agreement", None, len(absent), text)
+
+
+def _partly_pooled(metrics: Sequence[Metric], ranks: Sequence[int]) -> Iterator[Finding]:
+    """Pooled figures that some rank could not give: they are not about the whole run."""
+    have: dict[str, set[int]] = {}
+    for found in metrics:
+        # not every rank need have every range or call, but each should have a lead and a step time
+        is_due = found.name.startswith(("step.", "launch.", "graph.", "stall.", "sync.", "alloc."))
+        if found.rank is not None and is_due and not is_family(found.name) and spec(found.name).pool is not Pool.NONE:
+            have.setdefault(found.name, set()).add(found.rank)
+    lacking: dict[tuple[int, ...], list[str]] = {}
+    for name, own in have.items():
+        if rest := tuple(sorted(set(ranks) - own)):
+            lacking.setdefault(rest, []).append(name)
+    for rest, names in lacking.items():
+        text = f"rank {_some(rest)} could not give {', '.join(sorted(names))}: pooled, they speak of the other ranks"
+        yield Finding("partly_pooled", None, len(names), text)
+
+
+def _some(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
 
 
 def _pooled(metrics: Iterable[Metric]) -> Iterator[Metric]:
@@ -100,8 +153,11 @@ def pool(same: Sequence[Metric], rank: int | None) -> Metric:
         values = np.array([_RULES[known.pool]([m.values[0] for m in same])])
     else:
         values = np.concatenate([m.values for m in same])
-    # steps of different ranks are different blocks
-    blocks = [m.block + (k << 40) for k, m in enumerate(same) if m.block is not None]
+    blocks, used = [], 0
+    for block in (m.block for m in same if m.block is not None):
+        # steps of different ranks are different blocks
+        blocks.append(block + used)
+        used += int(block.max(initial=-1)) + 1
     groups = [m.group for m in same if m.group is not None]
     covered = [(m.coverage, m.n) for m in same if m.coverage is not None]
     total = sum(n for _, n in covered)

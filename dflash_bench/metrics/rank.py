@@ -69,9 +69,9 @@ def measure_process(events: ProcessEvents, reading: Reading, *, is_own_loop: boo
     if len(steps):
         metrics += _step_metrics(events, steps, own, reading, is_own_loop, found)
         metrics += _wait_metrics(events, steps, own, blames, found)
-        metrics += _launch_metrics(events, steps, own, blames, found)
-    elif len(events.ranges) or len(events.calls):
+    else:
         found.append(_no_steps(events, reading))
+    metrics += _launch_metrics(events, steps, own, blames, found)
     metrics.append(metric("coverage.open_ranges", rank, np.array([events.num_open])))
     return Measured(
         metrics=tuple(metrics),
@@ -83,11 +83,14 @@ def measure_process(events: ProcessEvents, reading: Reading, *, is_own_loop: boo
 
 
 def _no_steps(events: ProcessEvents, reading: Reading) -> Finding:
-    names = events.ranges.name
+    names, rank = events.ranges.name, events.process.rank
+    lost = "no step, lead, stall or wait figures"
+    if not len(names.codes):
+        return Finding("no_steps", rank, 0, f"no NVTX ranges in the capture, so {lost}")
     common = np.argsort(-np.bincount(names.codes, minlength=len(names.values)), kind="stable")[:5]
-    some = ", ".join(names.values[k] for k in common) if len(names.codes) else "none"
-    text = f"no range named {reading.step!r}, so no step, lead or wait figures; the most frequent ranges are: {some}"
-    return Finding("no_steps", events.process.rank, len(names.codes), f"{text} (choose one with --step-range)")
+    some = ", ".join(f"{names.values[k]!r}" for k in common)
+    text = f"no range named {reading.step!r}, so {lost} (choose one with --step-range; the most frequent are {some})"
+    return Finding("no_steps", rank, len(names.codes), text)
 
 
 def _range_metrics(
@@ -188,14 +191,21 @@ def _launch_metrics(
         return
     launches, launched, counts = join(events.calls, events.gpu)
     yield from _join_coverage(rank, counts)
-    seen = events.calls.name.containing("Launch") & (steps.of(events.calls.start) != NONE)
-    yield metric("coverage.launches_matched", rank, launched[seen])
+    names = events.calls.name
+    # a host function is queued like a kernel, but the GPU has no work of it
+    seen = names.containing("Launch") & ~names.containing("LaunchHostFunc")
+    if len(steps):
+        seen &= steps.of(events.calls.start) != NONE
+    if seen.any():
+        yield metric("coverage.launches_matched", rank, launched[seen])
     coverage = min(launched[seen].mean() if seen.any() else 1.0, counts.num_matched / max(1, counts.num_work))
     findings += _join_findings(rank, counts)
-    is_graph_launch = seen & events.calls.name.containing("GraphLaunch")
+    is_graph_launch = seen & names.containing("GraphLaunch")
     if is_graph_launch.any() and not launched[is_graph_launch].any():
         text = f"{is_graph_launch.sum():,} graph launches join no GPU work: the rest gives no lead or stall figure"
         findings.append(Finding("graph_launches_without_work", rank, int(is_graph_launch.sum()), text))
+        return
+    if not len(steps):
         return
     if coverage < WITHHELD_BELOW:
         text = f"only {coverage:.0%} of launches and GPU work could be joined: lead and stall figures are withheld"
@@ -250,15 +260,18 @@ def _leads(
         idle = int((~launched_in).sum())
         text = f"{idle:,} of {len(steps):,} steps launched nothing; no lead or stall figure is computed from them"
         findings.append(Finding("steps_without_launches", rank, idle, text))
-    inside = (step != NONE) & launches.has_lead
-    launches, step = launches[inside], step[inside]
-    if not len(launches):
-        return
-    lead, graph = launches.lead, launches.is_graph
 
     def sampled(name: str, values: IntArray | BoolArray, block: IntArray) -> Metric:
         return metric(name, rank, values, block=block, coverage=coverage)
 
+    first = _first_of_each_step(launches, step)
+    first = first[launches.has_lead[first]]
+    inside = (step != NONE) & launches.has_lead
+    if not inside.any():
+        return
+    yield sampled("step.lead", launches.lead[first], step[first])
+    launches, step = launches[inside], step[inside]
+    lead, graph = launches.lead, launches.is_graph
     yield sampled("launch.lead", lead, step)
     yield sampled("launch.run_ahead_fraction", lead > 0, step)
     yield from _backpressure(rank, launches)
@@ -271,16 +284,17 @@ def _leads(
         for own_code in np.unique(code[code != NONE]):
             rows = np.flatnonzero(graph)[code == own_code]
             yield sampled(f"graph.lead@{names.values[own_code]}", lead[rows], step[rows])
-    first = _first_of_each_step(launches, step, graph if graph.any() else np.ones(len(launches), bool))
-    yield sampled("step.lead", lead[first], step[first])
     lost = np.zeros(len(steps), np.int64)
     np.add.at(lost, step, np.maximum(-lead, 0))
     yield sampled("stall.total_per_step", lost[launched_in], np.flatnonzero(launched_in))
     blames["stall.by_cause"] = waits.by_cause(launches[lead < 0], events.calls, own)
 
 
-def _first_of_each_step(launches: Launches, step: IntArray, among: BoolArray) -> IntArray:
-    rows = np.flatnonzero(among)
+def _first_of_each_step(launches: Launches, step: IntArray) -> IntArray:
+    """The first launch of each step, where there are CUDA graphs the first graph launch."""
+    inside = step != NONE
+    among = inside & launches.is_graph
+    rows = np.flatnonzero(among if among.any() else inside)
     rows = rows[np.lexsort((launches.start[rows], step[rows]))]
     _, first = np.unique(step[rows], return_index=True)
     found: IntArray = rows[first]

@@ -111,6 +111,11 @@ def is_known(name: str) -> bool:
     return True
 
 
+def is_family(name: str) -> bool:
+    """Whether a name is one of many of its kind (``range.fill``), which some ranks may have and others not."""
+    return name not in _EXACT
+
+
 def position(name: str) -> int:
     """Where a metric stands in every listing."""
     return SPECS.index(spec(name))

@@ -16,6 +16,8 @@ from dflash_bench.report.sheets import (
     captured,
     cut,
     identity,
+    left_out,
+    main_ranges,
     warning_text,
 )
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
@@ -71,13 +73,25 @@ def _side(info: RunInfo) -> str:
 
 
 def _changes_sheet(title: str, changes: Sequence[Change]) -> Sheet:
+    ranges = [c for c in changes if c.metric.startswith("range.")]
+    weight = dict[str, float]()
+    for c in ranges:
+        weight[c.metric] = max(weight.get(c.metric, 0.0), _weight(c))
+    longest = main_ranges(weight)
+    shown = [c for c in changes if not c.metric.startswith("range.") or c.metric in longest]
     rows = [
         (name if k == 0 else "", _ARROW[c.better] if k == 0 else "", rank_text(c.rank), *_figures(c))
-        for name, same in groupby(changes, lambda c: c.metric)
+        for name, same in groupby(shown, lambda c: c.metric)
         for k, c in enumerate(same)
     ]
     columns = ("metric", "better", "rank", "base", "candidate", "difference", "ratio", "95 % interval", "unit", "n")
-    return Sheet(title, columns, tuple(rows), left=("metric", "unit"))
+    rest = len({c.metric for c in changes}) - len({c.metric for c in shown})
+    return Sheet(title, columns, tuple(rows), left=("metric", "unit"), note=left_out(rest))
+
+
+def _weight(c: Change) -> float:
+    """About how much time a range took, on the side where it took more."""
+    return max((c.base or 0.0) * c.base_n, (c.candidate or 0.0) * c.candidate_n)
 
 
 def _figures(c: Change) -> tuple[str, ...]:

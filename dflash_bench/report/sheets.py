@@ -12,6 +12,8 @@ from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, 
 
 MAX_RANKS_SHOWN = 4
 MAX_CAUSES = 10
+MAX_RANGES_SHOWN = 40
+"""A loop has some twenty ranges; libraries and frameworks emit thousands of names, which bury the rest of a report."""
 
 SECTIONS = (
     ("Steps and ranges", ("step.period", "range.")),
@@ -102,13 +104,26 @@ def cut(sheet: Sheet, limit: int = MAX_CAUSES) -> Sheet:
 
 def _metrics_sheet(title: str, metrics: Sequence[Metric]) -> Sheet:
     """Quantiles where there is a distribution; a value alone stands in the first figure column."""
+    longest = main_ranges({m.name: float(m.values.sum()) for m in metrics if m.name.startswith("range.")})
+    shown = [m for m in metrics if not m.name.startswith("range.") or m.name in longest]
     rows = [
         (name if k == 0 else "", rank_text(m.rank), *_figures(m))
-        for name, same in groupby(metrics, lambda m: m.name)
+        for name, same in groupby(shown, lambda m: m.name)
         for k, m in enumerate(same)
     ]
     columns = ("metric", "rank", "n", "p50 / value", "p90", "p99", "mean", "total ms", "unit")
-    return Sheet(title, columns, tuple(rows), left=("metric", "unit"))
+    rest = len({m.name for m in metrics}) - len({m.name for m in shown})
+    return Sheet(title, columns, tuple(rows), left=("metric", "unit"), note=left_out(rest))
+
+
+def main_ranges(total: dict[str, float]) -> set[str]:
+    """The range metrics with most time in them, of a {metric: total time}."""
+    return set(sorted(total, key=lambda name: (-total[name], name))[:MAX_RANGES_SHOWN])
+
+
+def left_out(num_ranges: int) -> str:
+    """The note under a sheet that does not show all ranges: never silently."""
+    return f"… and {num_ranges:,} more ranges with less time in them; all of them with --json" if num_ranges else ""
 
 
 def _figures(metric: Metric) -> tuple[str, ...]:

@@ -151,8 +151,10 @@ def samples_of(c):
     for launch, k in sorted(graphs, key=lambda pair: pair[0]["start"]):
         held = c.own_of[launch["thread"]].innermost(launch["start"])
         found[f"graph.lead@{held['name']}"].append(launch["lead"])
-        first.setdefault(k, launch["lead"])
-    found["step.lead"] = list(first.values())
+    for launch in sorted(launches, key=lambda launch: launch["start"]):
+        if "Graph" in launch["name"] and (k := c.step_of(launch["start"])) is not None:
+            first.setdefault(k, launch["lead"])
+    found["step.lead"] = [lead for lead in first.values() if lead is not None]
     with_launches = {c.step_of(launch["start"]) for launch in launches} - {None}
     lost = dict.fromkeys(sorted(with_launches), 0)
     for launch, k in inside:
