@@ -11,6 +11,7 @@ from dflash_prep.arms import Arm, Switches
 from dflash_prep.checksum_lm import ChecksumModel
 from dflash_prep.decode_prep import DecodePrep, PrepOptions
 from dflash_prep.engine import Engine
+from dflash_prep.faults import Fault
 from dflash_prep.paged_allocator import PagedAllocator
 from dflash_prep.pools import KVPools
 from dflash_prep.prefix_cache import ChunkCache, PrefixCache
@@ -26,7 +27,12 @@ from dflash_prep.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """What one rank is to run. `check` verifies every allocation step, `verify` keeps results for the oracle."""
+    """What one rank is to run.
+
+    check    verify every allocation step; the host waits for it
+    verify   keep results for the oracle
+    fault    damage something on purpose
+    """
 
     arm: Arm
     workload: Workload
@@ -35,6 +41,7 @@ class RunSpec:
     world: int
     check: bool
     verify: bool
+    fault: Fault | None = None
 
 
 def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup) -> Engine:
@@ -46,7 +53,7 @@ def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup) -> Eng
     num_slots = (workload.kv.pool_pages + 1) * workload.kv.page_size
     model = ChecksumModel(num_slots, shape.block, workload.speculation.hit_rate, device.torch_device)
     future_map = device.future_map(shape.rows)
-    worker = Worker(shape, model, pools.rows.req_to_token, future_map, device, switches)
+    worker = Worker(shape, model, pools.rows.req_to_token, future_map, device, switches, spec.fault)
     worker.capture(padded_sizes(shape.max_bs))
     parts = EngineParts(
         rank=spec.rank,

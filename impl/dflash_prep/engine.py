@@ -84,6 +84,8 @@ class Engine:
         retracted = self.running.update(step)
         batch = self.running.batch
         reservation = None if batch is None else batch.prepare_for_decode(self.prep)
+        if batch is not None and self.worker.fault is not None:
+            self.worker.fault.in_tables(step, self.parts.pools, batch.reqs)
         agreed = self._agree(wants_stop)
         launched = None
         if not agreed.is_idle:
@@ -129,7 +131,7 @@ class Engine:
         self._update_counts(agreed)
         worker = self.worker
         padded = next(size for size in worker.sizes if size >= agreed.max_num_tokens)
-        result = worker.step(self._resolve(), padded)
+        result = worker.step(self._resolve(step), padded)
         if (batch := self.running.batch) is not None:
             rows = batch.req_pool_indices
             batch.spec_info = DraftInput.for_next_step(rows, batch.seq_lens, future_indices=rows)
@@ -144,18 +146,20 @@ class Engine:
             else:
                 build_counts_legacy(counts, self.parts.rank, self.worker.shape.block, self.torch_device)
 
-    def _resolve(self) -> StepInputs:
+    def _resolve(self, step: int) -> StepInputs:
         batch = self.running.batch
         if batch is None:
             nothing = torch.empty(0, dtype=torch.int64, device=self.torch_device)
-            return StepInputs(nothing, nothing, None, None)
+            return StepInputs(step, nothing, nothing, None, None)
         resolved = self.parts.future_map.resolve_seq_lens(
             batch.spec_info.future_indices, batch.req_pool_indices_cpu, needs_cpu=self.needs_cpu
         )
         batch.seq_lens, batch.seq_lens_cpu = resolved.seq_lens, resolved.seq_lens_cpu
         batch.seq_lens_sum = resolved.seq_lens_sum
+        if self.worker.fault is not None:
+            self.worker.fault.in_lengths(step, batch.reqs, resolved.seq_lens)
         return StepInputs(
-            batch.req_pool_indices, resolved.seq_lens, resolved.seq_lens_cpu, batch.spec_info.nxt_kv_lens_cpu
+            step, batch.req_pool_indices, resolved.seq_lens, resolved.seq_lens_cpu, batch.spec_info.nxt_kv_lens_cpu
         )
 
     # -- step k - 1: its result
@@ -165,14 +169,14 @@ class Engine:
         if done is None:
             return 0, 0
         with span(Range.PROCESS_RESULT):
-            anchors, out_tokens, commits = (tensor.tolist() for tensor in done.result.wait())
+            results = done.result.wait().tolist()
             allocator = self.parts.pools.allocator
             allocator.free_group_begin()
             committed = processed = 0
-            for (each, life), anchor, row, commit in zip(done.sequences, anchors, out_tokens, commits, strict=True):
+            for (each, life), (anchor, commit, *tokens) in zip(done.sequences, results, strict=True):
                 if each.is_finished or each.life != life or each.req.kv is None:
                     continue  # finished or sent back while this step was in flight: its extra tokens are nobody's
-                committed += self._commit(done.step, each, anchor, row[:commit])
+                committed += self._commit(done.step, each, anchor, tokens[:commit])
                 processed += 1
             allocator.free_group_end()
         return committed, processed

@@ -23,6 +23,7 @@ from types import FrameType
 
 from dflash_prep import arms, ranges, workload
 from dflash_prep.arms import Arm
+from dflash_prep.faults import Fault, FaultError
 from dflash_prep.workload import Workload
 
 EXIT_USAGE = 2
@@ -48,6 +49,7 @@ class LoopOptions:
     device: str
     check: bool
     verify: bool
+    fault: Fault | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,16 @@ def _decode(options: LoopOptions, place: Place, stop: StopFlag) -> None:
 
     device = open_device(options.device, place.local_rank, reuse_events=options.arm.switches.event_ring)
     agreement = join_ranks(place.rank, place.world, options.backend, device.torch_device)
-    spec = RunSpec(options.arm, options.workload, options.seed, place.rank, place.world, options.check, options.verify)
+    spec = RunSpec(
+        options.arm,
+        options.workload,
+        options.seed,
+        place.rank,
+        place.world,
+        check=options.check,
+        verify=options.verify,
+        fault=options.fault,
+    )
     engine = build(spec, device, agreement)
     progress = Progress(options.progress if place.rank == 0 else None)
     interrupted = engine.run(options.steps, lambda: stop.is_set, progress)
@@ -181,6 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=["auto", "simulated", "cuda"], default="auto")
     parser.add_argument("--check", action="store_true", help="verify every allocation step; the host waits for it")
     parser.add_argument("--verify", action="store_true", help="compare all tokens with the oracle after the run")
+    parser.add_argument("--plant", metavar="KIND@STEP", help="damage something on purpose, see faults.py")
     return parser
 
 
@@ -197,7 +209,8 @@ def _options(arguments: argparse.Namespace) -> LoopOptions:
         backend=arguments.backend,
         device=arguments.device,
         check=arguments.check,
-        verify=arguments.verify,
+        verify=arguments.verify or arguments.plant is not None,
+        fault=None if arguments.plant is None else Fault.parse(arguments.plant),
     )
 
 
@@ -211,7 +224,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         run(_options(arguments), Place.of_environment())
-    except (arms.ArmError, workload.WorkloadError) as error:
+    except (arms.ArmError, workload.WorkloadError, FaultError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
     except WrongRunError as error:

@@ -110,7 +110,7 @@ class RunningBatch:
     def _prefill(self, admitted: list[Sequence], fresh: DecodeBatch) -> None:
         """Write the KV of what is known of each sequence, sample its first token, publish both."""
         parts = self.parts
-        with parts.device.forward_stream():
+        with parts.device.forward_stream(fresh.req_pool_indices, fresh.seq_lens):
             for each in admitted:
                 start = each.req.kv.cache_protected_len
                 slots = row_slots(parts.pools, each.req, start, each.req.seq_len).to(torch.int64)

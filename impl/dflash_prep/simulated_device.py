@@ -8,7 +8,7 @@ launch and of the work behind it, all of it named ``simulated``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic_ns, sleep
@@ -66,15 +66,15 @@ class SimulatedGraph:
 
 
 class SimulatedResult:
-    """Host copies of one step's results, there once the copy stream has passed them."""
+    """The host's copy of one step's result, there once the copy stream has passed it."""
 
-    def __init__(self, device: SimulatedDevice, tensors: Sequence[torch.Tensor], done_ns: int) -> None:
-        self._device, self._tensors, self._done_ns = device, [each.clone() for each in tensors], done_ns
+    def __init__(self, device: SimulatedDevice, result: torch.Tensor, done_ns: int) -> None:
+        self._device, self._result, self._done_ns = device, result.clone(), done_ns
 
-    def wait(self) -> list[torch.Tensor]:
-        """Block the host until the copy is done; the tensors, on the CPU."""
+    def wait(self) -> torch.Tensor:
+        """Block the host until the copy is done."""
         self._device.block("cudaEventSynchronize", self._done_ns)
-        return self._tensors
+        return self._result
 
 
 class SimulatedDevice:
@@ -106,7 +106,7 @@ class SimulatedDevice:
         return SimulatedFutureMap(rows, self)
 
     @contextmanager
-    def forward_stream(self) -> Iterator[None]:
+    def forward_stream(self, *inputs: torch.Tensor) -> Iterator[None]:
         """Work inside is ordered after what the schedule stream has prepared: here it always is."""
         yield
 
@@ -122,8 +122,8 @@ class SimulatedDevice:
             self.launch("cudaMemcpyAsync", "memcpy", "simulated memcpy DtoH", COPY_NS)
             self.block("cudaStreamSynchronize", self._forward.busy_until_ns)
 
-    def copy_result(self, tensors: Sequence[torch.Tensor]) -> SimulatedResult:
-        """Start the copy of this step's results to the host, behind the forward stream."""
+    def copy_result(self, result: torch.Tensor) -> SimulatedResult:
+        """Start the copy of this step's result to the host, behind the forward stream."""
         end = self.launch(
             "cudaMemcpyAsync",
             "memcpy",
@@ -132,7 +132,7 @@ class SimulatedDevice:
             stream=self._copy,
             after_ns=self._forward.busy_until_ns,
         )
-        return SimulatedResult(self, tensors, end)
+        return SimulatedResult(self, result, end)
 
     def launch(
         self,

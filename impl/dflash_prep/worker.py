@@ -20,8 +20,9 @@ from dflash_prep.block_prep import BlockBuffers, BlockInputs, assemble_draft_tok
 from dflash_prep.checksum import VOCAB
 from dflash_prep.checksum_lm import MASK_ID, ChecksumHead, ChecksumModel, PageTableView, TableView
 from dflash_prep.compact import CompactWindow, RebuildInputs, rebuild_compact, rebuild_legacy
+from dflash_prep.faults import Fault
 from dflash_prep.future_map import FutureMap
-from dflash_prep.glue_graph import Captured, GlueGraphs, GlueInputs, GlueKey, GlueMode
+from dflash_prep.glue_graph import WARM_UPS, Captured, GlueGraphs, GlueInputs, GlueKey, GlueMode
 from dflash_prep.host_lens import committed_host_lens
 from dflash_prep.ranges import Range, span
 from dflash_prep.sampler import DraftHead, FoldedSampler, SoloGroup, VocabShard, sample_drafts
@@ -39,8 +40,8 @@ class Graph(Protocol):
 class PendingResult(Protocol):
     """A result on its way to the host."""
 
-    def wait(self) -> list[torch.Tensor]:
-        """Block until it is there; CPU tensors, in the order given to `copy_result`."""
+    def wait(self) -> torch.Tensor:
+        """Block until it is there; a CPU tensor of the shape given to `copy_result`."""
 
 
 class DecodeDevice(Protocol):
@@ -58,8 +59,11 @@ class DecodeDevice(Protocol):
     def future_map(self, rows: int) -> FutureMap:
         """A FutureMap of `rows` rows."""
 
-    def forward_stream(self) -> AbstractContextManager[None]:
-        """Work inside runs on the forward stream, after everything on the schedule stream so far."""
+    def forward_stream(self, *inputs: torch.Tensor) -> AbstractContextManager[None]:
+        """Work inside runs on the forward stream, after everything on the schedule stream so far.
+
+        `inputs` are tensors allocated on the schedule stream that the work reads.
+        """
 
     def tables_read(self) -> None:
         """On the forward stream: this step has read the shared tables for the last time."""
@@ -70,7 +74,7 @@ class DecodeDevice(Protocol):
     def blocking_reads(self, count: int) -> None:
         """The code just run read `count` values back: a GPU has blocked the host, a simulated one does so here."""
 
-    def copy_result(self, tensors: Sequence[torch.Tensor]) -> PendingResult:
+    def copy_result(self, result: torch.Tensor) -> PendingResult:
         """Copy to the host behind the forward stream, on the copy stream."""
 
     def drain(self) -> None:
@@ -93,12 +97,13 @@ class WorkerShape:
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """One batch, resolved; all int [bs].
+    """The batch of step `number`, resolved; all int [bs].
 
     `seq_lens` (device) is exact. `seq_lens_cpu` is the same on the host where a backend asked for it; otherwise the
     host has the upper bound `nxt_kv_lens_cpu`.
     """
 
+    number: int
     pool_indices: torch.Tensor
     seq_lens: torch.Tensor
     seq_lens_cpu: torch.Tensor | None
@@ -123,7 +128,9 @@ class Worker:
         future_map: FutureMap,
         device: DecodeDevice,
         switches: Switches,
+        fault: Fault | None = None,
     ) -> None:
+        self.fault = fault
         self.shape, self.model, self.device, self.switches = shape, model, device, switches
         self.req_to_token, self.future_map = req_to_token, future_map
         torch_device, B, n = device.torch_device, shape.block, shape.max_bs
@@ -135,6 +142,8 @@ class Worker:
         self.metadata = VerifyMetadata.allocate(n, shape.row_width, shape.page_size, torch_device)
         self.target_tokens = torch.zeros((n, B), dtype=torch.int64, device=torch_device)
         self.accepts = AcceptBuffers(n, B, torch_device)
+        self.results = torch.zeros((2, n, 2 + B), dtype=torch.int64, device=torch_device)
+        self._turn = 0
         self.window = None if shape.window is None else CompactWindow(shape.window, shape.page_size)
         self.draft_table = req_to_token
         if self.window is not None:
@@ -149,12 +158,16 @@ class Worker:
         self._glue: GlueGraphs[GlueMetadata] = GlueGraphs(device.capture)
 
     def capture(self, sizes: Sequence[int]) -> None:
-        """Capture the draft and the verify graph of each padded batch size."""
+        """Capture the draft, verify and metadata graphs of each padded batch size, so that no step has to."""
         for n in sizes:
             self._draft_graphs[n] = self.device.graph(f"draft bs={n}", lambda n=n: self._draft(n), self.shape.draft_us)
             self._verify_graphs[n] = self.device.graph(
                 f"verify bs={n}", lambda n=n: self._verify(n), self.shape.verify_us
             )
+            if self.switches.glue_graph:
+                with self.device.forward_stream():
+                    for _ in range(WARM_UPS + 1):
+                        self._run_glue(n)
 
     @property
     def sizes(self) -> list[int]:
@@ -164,10 +177,10 @@ class Worker:
     def step(self, step: StepInputs, padded: int) -> PendingResult:
         """Launch one decode step for bs <= padded requests (bs may be 0: an idle rank joins with padding only).
 
-        The result's tensors: anchors int64 [bs], out_tokens int64 [bs, B], commit_lens int32 [bs].
+        The result is int64 [bs, 2 + B]: anchor, number of committed tokens, and the verified tokens.
         """
         bs = step.pool_indices.numel()
-        with self.device.forward_stream():
+        with self.device.forward_stream(step.pool_indices, step.seq_lens):
             self._stage(step, bs, padded)
             self._rebuild(step, bs)
             with span(Range.DRAFT):
@@ -180,8 +193,9 @@ class Worker:
                 self._verify_graphs[padded].replay()
             accepted = self._accept(bs, draft_tokens)
             self._publish(step, accepted, draft_tokens[:bs])
+            result = self._pack(accepted, draft_tokens)
         with span(Range.RESULT_COPY):
-            return self.device.copy_result([draft_tokens[:bs, 0], accepted.out_tokens, accepted.commit_lens])
+            return self.device.copy_result(result)
 
     def _stage(self, step: StepInputs, bs: int, padded: int) -> None:
         with span(Range.BLOCK_PREP):
@@ -212,6 +226,9 @@ class Worker:
                 self.device.blocking_reads(LEGACY_REBUILD_READS if bs else 1)
         self.draft_prefix[:bs].copy_(prefix_lens)
         self.draft_prefix[bs:].fill_(1)
+        if self.fault is not None:
+            last = self.draft_prefix[:bs] + self.shape.block - 1
+            self.fault.in_draft_rows(step.number, self.draft_table, step.pool_indices, last)
 
     def _draft(self, n: int) -> None:
         view = TableView(self.draft_table, self.inputs.pool_indices[:n], self.draft_prefix[:n])
@@ -229,10 +246,13 @@ class Worker:
     def _prepare_metadata(self, step: StepInputs, padded: int) -> None:
         with span(Range.METADATA):
             if self.switches.glue_graph:
-                key = GlueKey(padded, GlueMode.TARGET_VERIFY, GlueMode.TARGET_VERIFY)
-                self._glue.run(key, lambda: self._metadata(None, padded))
+                self._run_glue(padded)
             else:
                 self._metadata(step.seq_lens_cpu, padded)
+
+    def _run_glue(self, padded: int) -> None:
+        key = GlueKey(padded, GlueMode.TARGET_VERIFY, GlueMode.TARGET_VERIFY)
+        self._glue.run(key, lambda: self._metadata(None, padded))
 
     def _metadata(self, seq_lens_cpu: torch.Tensor | None, padded: int) -> GlueMetadata:
         seq_lens = self.inputs.seq_lens[:padded]
@@ -265,3 +285,12 @@ class Worker:
             bs = draft_tokens.shape[0]
             self.model.keep_committed(draft_tokens, self.block.verify_slots[:bs], accepted.commit_lens)
             self.future_map.stash(step.pool_indices, accepted.bonus_tokens)
+
+    def _pack(self, accepted: Accepted, draft_tokens: torch.Tensor) -> torch.Tensor:
+        """Everything the host will ask for in one block, so that it travels in one copy; two blocks take turns."""
+        self._turn = (self._turn + 1) % len(self.results)
+        result = self.results[self._turn, : accepted.commit_lens.numel()]
+        result[:, 0] = draft_tokens[: len(result), 0]
+        result[:, 1] = accepted.commit_lens
+        result[:, 2:] = accepted.out_tokens
+        return result

@@ -10,6 +10,7 @@ from dflash_prep.agreement import AgreementGroup
 from dflash_prep.arms import ARMS, parse_arm
 from dflash_prep.assembly import RunSpec, build, padded_sizes
 from dflash_prep.engine import Engine
+from dflash_prep.faults import Fault, FaultError, FaultKind
 from dflash_prep.simulated_device import SimulatedClock, SimulatedDevice
 
 TINY = """
@@ -64,10 +65,10 @@ def tiny(tmp_path, *changes: tuple[str, str]) -> workloads.Workload:
     return workloads.load(str(path))
 
 
-def decode(workload: workloads.Workload, arm: str, steps: int, seed: int = 0) -> Engine:
+def decode(workload: workloads.Workload, arm: str, steps: int, seed: int = 0, fault: Fault | None = None) -> Engine:
     time = FakeTime()
     device = SimulatedDevice(SimulatedClock(time.now, time.sleep))
-    spec = RunSpec(parse_arm(arm), workload, seed, rank=0, world=1, check=True, verify=True)
+    spec = RunSpec(parse_arm(arm), workload, seed, rank=0, world=1, check=True, verify=True, fault=fault)
     engine = build(spec, device, AgreementGroup(1))
     assert engine.run(steps, lambda: False, lambda _done: None) is False
     engine.close()
@@ -161,21 +162,24 @@ def test_a_stop_is_agreed_in_the_step_that_asks_for_it_and_that_step_is_finished
     assert engine.leaked_tokens == 0
 
 
-def test_the_oracle_catches_a_slot_that_is_off_by_one(tmp_path) -> None:
-    time, shape = FakeTime(), tiny(tmp_path, ("low = 1, high = 90", "low = 80, high = 90"))
-    spec = RunSpec(parse_arm("topup"), shape, 0, rank=0, world=1, check=False, verify=True)
-    engine = build(spec, SimulatedDevice(SimulatedClock(time.now, time.sleep)), AgreementGroup(1))
-
-    def damage(done: int) -> None:
-        if done == 6:
-            kv = engine.running.sequences[2].req.kv
-            engine.parts.pools.rows.req_to_token[kv.req_pool_idx, kv.kv_committed_len] += 1
-
-    engine.run(12, lambda: False, damage)
-    engine.close()
+@pytest.mark.parametrize("kind", FaultKind)
+@pytest.mark.parametrize("arm", ["legacy", "topup"])
+def test_a_planted_fault_is_named_by_request_and_by_the_step_in_which_it_first_showed(tmp_path, kind, arm) -> None:
+    """A wrong slot or page shows at the latest when the draft should next have been right; a length at once."""
+    long_enough = tiny(tmp_path, ("low = 1, high = 90", "low = 80, high = 90"))
+    engine = decode(long_enough, arm, 14, fault=Fault(kind, step=6))
     mismatch, _ = engine.first_mismatch()
-    assert mismatch.rid == 2
-    assert 6 <= mismatch.step <= 8  # the draft reads it at once, which shows when it should have been right
+    assert mismatch.rid in ((0, 1) if kind is FaultKind.PAGE else (0,))
+    assert 6 <= mismatch.step <= 9
+    shape = long_enough.request(0, 0, mismatch.rid)
+    assert shape.prompt_len < mismatch.position < shape.prompt_len + 8 * 10
+
+
+def test_a_fault_is_stated_as_kind_and_step() -> None:
+    assert Fault.parse("page@40") == Fault(FaultKind.PAGE, 40)
+    for bad in ("page", "page@", "page@-1", "pages@4", ""):
+        with pytest.raises(FaultError, match="the kinds are slot, page, length, rebuild"):
+            Fault.parse(bad)
 
 
 def test_graphs_are_captured_for_small_sizes_multiples_of_eight_and_the_largest() -> None:

@@ -83,9 +83,9 @@ def test_after_idling_work_starts_when_it_is_launched(device, listener, now) -> 
 def test_a_result_is_there_when_the_copy_behind_the_forward_stream_is_done(device, listener, now) -> None:
     device.graph("verify", lambda: None, 400).replay()
     tensor = torch.tensor([1, 2])
-    pending = device.copy_result([tensor])
+    pending = device.copy_result(tensor)
     tensor.zero_()
-    assert pending.wait()[0].tolist() == [1, 2]
+    assert pending.wait().tolist() == [1, 2]
     assert now.ns == 400_000 + COPY_NS
     assert listener.calls[-1][0] == "cudaEventSynchronize"
     assert listener.work[-1][5] != listener.work[0][5]

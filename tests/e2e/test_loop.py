@@ -94,6 +94,7 @@ def test_the_list_of_arms_and_workloads_comes_without_torch() -> None:
         (("--arm", "fast"), "unknown arm 'fast'"),
         (("--workload", "fast"), "unknown workload 'fast'"),
         (("--steps", "0"), "--steps"),
+        (("--plant", "page@soon"), "'page@soon' is no KIND@STEP"),
     ],
 )
 def test_an_unknown_name_is_one_sentence_and_exit_code_2(tmp_path, arguments, says) -> None:
@@ -120,6 +121,14 @@ def test_one_rank_runs_its_steps_and_accounts_for_every_range(tmp_path, small) -
     assert read["checks"]["mismatch"] is None
     assert read["checks"]["verified_tokens"] > 0
     assert progress.stat().st_size == 40
+
+
+def test_a_run_that_decoded_wrongly_says_where_and_exits_with_5(tmp_path, small) -> None:
+    arguments = ("--workload", small, "--steps", "12", "--plant", "length@6", "--out", str(tmp_path))
+    done = loop(*arguments)
+    assert done.returncode == 5
+    assert done.stderr.startswith("rank 0 left the oracle at step 6, request 0, position ")
+    assert ledger(tmp_path)["checks"]["mismatch"].startswith("step 6, request 0, position ")
 
 
 def test_two_ranks_agree_and_each_decodes_its_own_requests_right(tmp_path, small) -> None:
