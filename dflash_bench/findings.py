@@ -1,0 +1,89 @@
+"""Every warning code once, with what it means for whoever reads the figures.
+
+A `Finding` carries the count and the particulars; here stands what its code means, for the README and for scripts that
+match codes. A test walks the source, so that no code is missing here and none is left over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A warning code, the stage that gives it, and its meaning."""
+
+    code: str
+    stage: str
+    meaning: str
+
+
+CODES: tuple[Code, ...] = (
+    # capture
+    Code("nvtx_missing", "capture", "the python package nvtx is not installed: nothing would be emitted to nsys"),
+    Code("nvtx_nsys_pair", "capture", "this nvtx package and this nsys would lose every range without a word"),
+    Code("ranges_missing", "capture", "the program emitted more ranges than the capture holds"),
+    Code("ranges_unaccounted", "capture", "the capture holds more ranges than the program counted itself"),
+    Code("domain_without_ranges", "capture", "a process opened an NVTX domain and left no range in it"),
+    Code("ledger_missing", "capture", "a rank wrote no ledger, so its ranges cannot be counted"),
+    Code("capture_missing", "capture", "a rank of an interrupted run left no whole capture"),
+    # ingest: what the file says of itself
+    Code("driver_not_supported", "ingest", "the CUDA driver is newer than the nsys: GPU rows may be missing"),
+    Code("nvtx_incomplete", "ingest", "nsys itself noted that NVTX ranges may be missing"),
+    Code("cuda_not_started", "ingest", "nsys itself noted that CUDA profiling may not have started"),
+    Code("partial_export", "ingest", "tables or times were left out of the export on purpose"),
+    Code("clipped_window", "ingest", "a slice of a longer capture: what began or ended outside is cut off"),
+    # ingest: rows that are no events
+    Code("range_ends_before_start", "ingest", "NVTX ranges with end < start, left out"),
+    Code("api_call_ends_before_start", "ingest", "API calls with end < start, left out"),
+    Code("api_call_without_time", "ingest", "API calls without start or end, left out"),
+    Code("api_row_is_backtrace", "ingest", "backtrace rows that repeat a call's correlation id, left out"),
+    Code("gpu_work_ends_before_start", "ingest", "GPU rows with end < start, left out"),
+    Code("gpu_work_without_time", "ingest", "GPU rows without timestamps, left out"),
+    Code("overhead_ends_before_start", "ingest", "profiler-overhead rows with end < start, left out"),
+    Code("overhead_without_time", "ingest", "profiler-overhead rows without start or end, left out"),
+    # ingest: ranks
+    Code("process_without_rank", "ingest", "processes that are no rank, a launcher for instance; kept apart"),
+    Code("rank_missing", "ingest", "the marks name a world with ranks that no capture holds"),
+    # metrics: steps and ranges
+    Code("no_steps", "metrics", "no range has the step's name: no step, lead, stall or wait figures"),
+    Code("step_name_in_two_domains", "metrics", "ranges of the step's name in a second NVTX domain, not counted"),
+    Code("step_inside_step", "metrics", "step ranges that begin inside another step, not counted"),
+    Code(
+        "process_without_steps", "metrics", "a process of the rank holds no steps: its calls and GPU work do not count"
+    ),
+    Code("name_in_two_domains", "metrics", "ranges of the program's names in a library's domain, not counted"),
+    Code("too_many_range_names", "metrics", "more range names than are listed: names that change with every call"),
+    Code("no_alloc_ranges", "metrics", "no allocation ranges: whether a step allocated cannot be told"),
+    # metrics: launches and GPU work
+    Code("no_api_calls", "metrics", "no CUDA API calls captured: host waits cannot be told"),
+    Code("no_gpu_rows", "metrics", "no device rows captured: the GPU is neither idle nor busy, but unknown"),
+    Code("gpu_work_without_launch", "metrics", "GPU work whose launch call is not in the capture, in no lead figure"),
+    Code("joined_by_order", "metrics", "graph replays without correlation id, joined in order of launch"),
+    Code("duplicate_api_calls", "metrics", "API calls that repeat a correlation id; the first of each counts"),
+    Code("impossible_pairs", "metrics", "GPU work that starts before its launch call"),
+    Code("graph_launches_without_work", "metrics", "graph launches that no GPU work joins: lead and stalls withheld"),
+    Code("coverage_withheld", "metrics", "under 50 % of launches and GPU work joined: lead and stalls withheld"),
+    Code("coverage_low", "metrics", "under 95 % of launches and GPU work joined: lead and stalls rest on these"),
+    Code("steps_without_launches", "metrics", "steps that launched nothing: in no lead or stall figure"),
+    # metrics: several ranks
+    Code("partly_pooled", "metrics", "pooled figures that some rank could not give"),
+    Code("rank_without_agreement", "metrics", "ranks without an agreement, left out of the cross-rank figures"),
+    Code("agreement_counts_differ", "metrics", "ranks agreed different numbers of times; only the common ones count"),
+    Code("clock_spread", "metrics", "the ranks' clocks line up less well than the effect is large"),
+    Code("unknown_counter", "metrics", "engine counters that this version has no definition of, left out"),
+    # compare
+    Code("different_workload", "compare", "base and candidate ran different workloads"),
+    Code("different_device", "compare", "base and candidate ran on different devices"),
+    Code("different_world", "compare", "base and candidate had different numbers of ranks"),
+    Code("different_recorder", "compare", "base and candidate were recorded by different tools"),
+    Code("different_nsys_version", "compare", "base and candidate were exported by different nsys versions"),
+)
+
+
+def meaning(code: str) -> str:
+    """What a warning code means. Raises KeyError for a code that is none."""
+    return _BY_CODE[code].meaning
+
+
+_BY_CODE = {entry.code: entry for entry in CODES}

@@ -1,0 +1,52 @@
+"""The table of warning codes is complete: every code in the source is explained, and nothing else is."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dflash_bench
+from dflash_bench.findings import CODES, meaning
+from dflash_bench.ingest import diagnostics
+
+SOURCE = Path(dflash_bench.__file__).parent
+CIRCUMSTANCES = ("workload", "device", "world", "recorder", "nsys_version")
+
+
+def codes_in_source():
+    """The first argument of every ``Finding(…)``: a literal, or one of the two tables and the one pattern below."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
+                if not node.args:
+                    continue
+                code = node.args[0]
+                if isinstance(code, ast.Constant):
+                    yield code.value
+                elif isinstance(code, ast.JoinedStr):
+                    assert path.name == "compare.py", f"{path}: a computed code that this test does not know"
+                    yield from (f"different_{what}" for what in CIRCUMSTANCES)
+                else:
+                    assert path.name == "diagnostics.py", f"{path}: a computed code that this test does not know"
+                    yield from (*diagnostics._SKIPPED, *diagnostics._KNOWN)
+
+
+def test_every_code_in_the_source_is_explained_and_no_other():
+    in_source = set(codes_in_source())
+    explained = {entry.code for entry in CODES}
+    assert in_source - explained == set(), "add these to dflash_bench/findings.py"
+    assert explained - in_source == set(), "nothing gives these any more"
+
+
+def test_codes_are_unique_and_every_meaning_is_a_sentence_of_its_own():
+    assert len({entry.code for entry in CODES}) == len(CODES)
+    assert len({entry.meaning for entry in CODES}) == len(CODES)
+
+
+def test_a_code_is_looked_up_by_name():
+    assert "impossible" not in meaning("impossible_pairs")
+    assert meaning("impossible_pairs") == "GPU work that starts before its launch call"
+    with pytest.raises(KeyError):
+        meaning("no_such_code")
