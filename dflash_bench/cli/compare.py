@@ -31,6 +31,7 @@ def compare(
     candidate: Annotated[str | None, typer.Argument(help="The one with the change.")] = None,
     json: AsJson = False,
     markdown: Annotated[Path | None, typer.Option(help="Also write the comparison to this file.")] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Only the figures that matter most and the causes.")] = False,
     per_rank: PerRank = None,
     step_range: StepRange = "decode_step",
     agreement_range: AgreementRange = "dp_agreement",
@@ -58,7 +59,7 @@ def compare(
     stderr.print(f"base {old.info.run}, candidate {new.info.run}", markup=False)
     reading = Reading(step=step_range, agreement=agreement_range)
     found = compare_runs(measure(old, reading), measure(new, reading))
-    report = comparison_report(found, is_per_rank=per_rank)
+    report = comparison_report(found, is_per_rank=per_rank, is_brief=brief)
     if json:
         typer.echo(comparison_json(found))
     else:

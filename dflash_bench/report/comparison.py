@@ -23,6 +23,7 @@ from dflash_bench.report.sheets import (
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
 
 _ARROW = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NONE: ""}
+_CHANGE_COLUMNS = ("metric", "better", "base", "candidate", "difference", "ratio", "95 % interval", "unit", "n")
 _BY_RANK = (
     "range.prepare_for_decode",
     "step.period",
@@ -33,8 +34,29 @@ _BY_RANK = (
 )
 
 
-def comparison_report(comparison: Comparison, *, is_per_rank: bool | None = None) -> Report:
-    """Base against candidate. ``is_per_rank``: None shows single ranks where there are at most four."""
+_GLANCE = (
+    "range.prepare_for_decode",
+    "step.period",
+    "step.lead",
+    "launch.run_ahead_fraction",
+    "stall.total_per_step",
+    "sync.total_per_step",
+    "alloc.step_share",
+    "alloc.step_cost",
+    "dp.agreement_tax",
+    "dp.alloc_on_critical_path",
+    "tokens.per_s",
+    "accept.length",
+)
+"""What a tired engineer asks first, pooled over ranks."""
+
+
+def comparison_report(comparison: Comparison, *, is_per_rank: bool | None = None, is_brief: bool = False) -> Report:
+    """Base against candidate.
+
+    ``is_per_rank``: None shows single ranks where there are at most four. ``is_brief``: the first sheets and what the
+    host was doing, without every metric.
+    """
     base, candidate = comparison.base.info, comparison.candidate.info
     num_ranks = len({*base.ranks, *candidate.ranks})
     per_rank = num_ranks <= MAX_RANKS_SHOWN if is_per_rank is None else is_per_rank
@@ -43,6 +65,7 @@ def comparison_report(comparison: Comparison, *, is_per_rank: bool | None = None
         ranked = {c.metric for c in changes if c.rank is not None}
         changes = [c for c in changes if c.rank is not None or c.metric not in ranked]
     sheets = [_changes_sheet(title, [c for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
+    first = (_glance_sheet(comparison), _ranks_sheet(comparison))
     return Report(
         title=f"{_side(base)} → {_side(candidate)}",
         lines=(
@@ -50,9 +73,17 @@ def comparison_report(comparison: Comparison, *, is_per_rank: bool | None = None
             f"candidate: {identity(candidate)}; {captured(candidate)}",
             *_straggler_lines(comparison),
         ),
-        sheets=tuple(s for s in (_ranks_sheet(comparison), *sheets, *_cause_sheets(comparison)) if s.rows),
+        sheets=tuple(s for s in (*first, *([] if is_brief else sheets), *_cause_sheets(comparison)) if s.rows),
         warnings=tuple(_warnings(comparison)),
     )
+
+
+def _glance_sheet(comparison: Comparison) -> Sheet:
+    """The pooled figures that matter most; of a single rank, that rank's."""
+    pooled = {c.metric: c for c in comparison.changes if c.rank is None}
+    changes = [pooled[name] for name in _GLANCE if name in pooled]
+    rows = [(c.metric, _ARROW[c.better], *_figures(c)) for c in changes]
+    return Sheet("At a glance", _CHANGE_COLUMNS, tuple(rows), left=("metric", "unit"))
 
 
 def _is_full_coverage(change: Change) -> bool:
