@@ -4,7 +4,8 @@ VENV ?= .venv
 # e.g. PIP_ARGS="--index-url …" for a mirror
 PIP_ARGS ?=
 BIN := $(VENV)/bin
-DEMO := --workload smoke --ranks 2 --steps 400
+# the built-in recorder sees the simulated device too, so that leads and waits show on any machine
+DEMO := --workload smoke --ranks 2 --steps 400 --recorder
 
 .PHONY: help demo test soak gpu lint bench clean
 help: ## show this list
