@@ -12,6 +12,11 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# Wall time is no property of the code: a busy machine must not fail a test.
+settings.register_profile("dflash_prep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("dflash_prep")
 
 HAS_CUDA = torch.cuda.is_available()
 
