@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from dflash_prep.device import use_triton
-from dflash_prep.request import ceil_to, floor_to
+from dflash_prep.request import ceil_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +64,24 @@ def extend_slots(
 def extend_slots_torch(
     spans: RowSpans, last_loc: torch.Tensor, free_pages: torch.Tensor, num_tokens: int, page_size: int
 ) -> torch.Tensor:
-    """The oracle of the kernel, and what runs on CPU tensors. Rows without new tokens cost nothing but the look at
-    them.
+    """The oracle of the kernel, and what runs on CPU tensors; a row without new tokens costs next to nothing.
+
+    Parts 2 and 3 of a row are one run: its new pages, expanded to slots, up to the row's end.
     """
+    starts, ends, lasts = spans.start.tolist(), spans.end.tolist(), last_loc.tolist()
+    pages = [(ceil_to(end, page_size) - ceil_to(start, page_size)) for start, end in zip(starts, ends, strict=True)]
+    in_page = torch.arange(page_size, dtype=torch.int64, device=free_pages.device)
+    new = (free_pages[: sum(pages) // page_size, None] * page_size + in_page).flatten()
     slots = torch.empty(num_tokens, dtype=torch.int64, device=free_pages.device)
-    at, taken = 0, 0
-    for row, (start, end) in enumerate(zip(spans.start.tolist(), spans.end.tolist(), strict=True)):
-        if end <= start:
+    at = taken = 0
+    for start, end, last, room in zip(starts, ends, lasts, pages, strict=True):
+        if start == end:
             continue
-        num_pages = (ceil_to(end, page_size) - ceil_to(start, page_size)) // page_size
-        pages = free_pages[taken : taken + num_pages]
-        slots[at : at + end - start] = _row_slots(start, end, last_loc[row], pages, page_size)
-        at += end - start
-        taken += num_pages
+        num_old = min(end, ceil_to(start, page_size)) - start
+        num_new = end - start - num_old
+        if num_old:
+            torch.arange(last + 1, last + 1 + num_old, out=slots[at : at + num_old])
+        slots[at + num_old : at + num_old + num_new] = new[taken : taken + num_new]
+        at += num_old + num_new
+        taken += room
     return slots
-
-
-def _row_slots(start: int, end: int, last_loc: torch.Tensor, pages: torch.Tensor, page_size: int) -> torch.Tensor:
-    """The three parts of one row, [end - start]; `pages` are exactly the row's new pages."""
-    num_old = min(end, ceil_to(start, page_size)) - start
-    num_whole = max(0, floor_to(end, page_size) - ceil_to(start, page_size))
-    num_front = end - start - num_old - num_whole
-    whole, front = pages[: num_whole // page_size], pages[num_whole // page_size :]
-    in_page = torch.arange(page_size, dtype=torch.int64, device=pages.device)
-    parts = [
-        last_loc + 1 + torch.arange(num_old, dtype=torch.int64, device=pages.device),
-        (whole[:, None] * page_size + in_page).flatten(),
-        (front[:, None] * page_size + in_page[:num_front]).flatten(),
-    ]
-    return torch.cat([part for part in parts if part.numel()])

@@ -83,8 +83,10 @@ class DraftInput:
 
     def _reserve(self, batch: DecodeBatch, prep: DecodePrep) -> Reservation:
         staging = prep.ring or self._own_buffers(prep.device)
+        reservation = prep.reserve(
+            batch.reqs
+        )  # first, because it may refuse: a ring slot must not be used up for nothing
         lens = staging.acquire(len(batch.reqs))
-        reservation = prep.reserve(batch.reqs)
         with span(Range.FILL):
             figures = FILLS[prep.options.fill](lens, batch.reqs, reservation.watermark)
         self.max_top_k, self.uniform_top_k_value = figures.max_top_k, figures.uniform_top_k_value

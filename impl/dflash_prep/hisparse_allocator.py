@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import torch
 
 from dflash_prep.alloc_extend import RowSpans
-from dflash_prep.errors import OutOfPagesError, SettingError
+from dflash_prep.errors import MisalignedSegmentError, OutOfPagesError, SettingError
 from dflash_prep.paged_allocator import PagedAllocator
 from dflash_prep.request import Request
 
@@ -32,9 +32,8 @@ class HiSparseAllocator:
         self.page_size = page_size
         self.logical = PagedAllocator(ratio * size, page_size, device, debug=debug)
         self.device = PagedAllocator(size, page_size, device, debug=debug)
-        self.full_to_hisparse_device_index_mapping = torch.zeros(
-            ratio * size + page_size + 1, dtype=torch.int64, device=device
-        )
+        num_slots = (self.logical.num_pages + 1) * page_size
+        self.full_to_hisparse_device_index_mapping = torch.zeros(num_slots + 1, dtype=torch.int64, device=device)
 
     def available_size(self) -> int:
         """Tokens that both pools can give."""
@@ -62,9 +61,15 @@ class HiSparseAllocator:
 
     def swap_out(self, slots: torch.Tensor, start_pos: int) -> None:
         """Take the device slots of such a run back: from now on the host holds its KV."""
-        slots = slots.to(torch.int64)
-        self.device.free_segment(self.full_to_hisparse_device_index_mapping[slots], start_pos)
-        self.full_to_hisparse_device_index_mapping[slots] = 0
+        if start_pos % self.page_size:
+            raise MisalignedSegmentError(
+                f"a run on the device starts at {start_pos}, inside a page of {self.page_size}"
+            )
+        first = slots[:: self.page_size].to(torch.int64)
+        self.device.free_pages_of(self.full_to_hisparse_device_index_mapping[first])
+        by_page = self.full_to_hisparse_device_index_mapping[:-1].view(-1, self.page_size)
+        # (index_fill_: assigning a Python number through an index makes the host wait for its copy)
+        by_page.index_fill_(0, first // self.page_size, 0)
 
     def free_segment(self, slots: torch.Tensor, start_pos: int, *, has_window: bool = True) -> None:
         """Free a run of logical row columns that is not on the device."""

@@ -101,7 +101,8 @@ def launch_alloc_extend_into(
     )
 
 
-@triton.jit
+# bs changes from step to step: specialising on 1 and multiples of 16 would compile three variants.
+@triton.jit(do_not_specialize=["bs"])
 def _get_last_loc_kernel(
     # inputs
     req_to_token_ptr,  # [rows, row_stride] int32

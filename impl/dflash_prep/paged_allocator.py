@@ -73,7 +73,7 @@ class PagedAllocator:
         """Free tokens, those parked for sorting included; those deferred by an open free group are not. Host
         arithmetic.
         """
-        return (len(self.free_pages) + self.num_staged) * self.page_size
+        return (self.free_pages.shape[0] + self.num_staged) * self.page_size
 
     def merge_and_sort_free(self) -> None:
         """Bring the parked pages into the free list, ascending."""
@@ -86,9 +86,9 @@ class PagedAllocator:
         if self.debug and num_tokens % self.page_size:
             raise MisalignedSegmentError(f"{num_tokens} tokens are not whole pages of {self.page_size}")
         count = num_tokens // self.page_size
-        if count > len(self.free_pages):
+        if count > self.free_pages.shape[0]:
             self.merge_and_sort_free()
-        if count > len(self.free_pages):
+        if count > self.free_pages.shape[0]:
             return None
         pages = self._take(count)
         in_page = torch.arange(self.page_size, dtype=torch.int64, device=self.device)
@@ -103,15 +103,15 @@ class PagedAllocator:
         Raises PageAccountingError when num_tokens is not what the spans say. The pages are counted on the host before
         the kernel runs; the engine runs it first and reads past the free list when short (#34399).
         """
-        if num_tokens != count_tokens(spans):
-            raise PageAccountingError(f"num_tokens {num_tokens} differs from the {count_tokens(spans)} of the spans")
+        if num_tokens != (total := count_tokens(spans)):
+            raise PageAccountingError(f"num_tokens {num_tokens} differs from the {total} of the spans")
         if self.debug:
             self._check_last_loc(spans, last_loc)
-        if num_tokens // self.page_size + len(last_loc) + 1 > len(self.free_pages):
+        if num_tokens // self.page_size + last_loc.shape[0] + 1 > self.free_pages.shape[0]:
             self.merge_and_sort_free()
         if num_new_pages is None:
             num_new_pages = count_new_pages(spans, self.page_size)
-        if num_new_pages > len(self.free_pages):
+        if num_new_pages > self.free_pages.shape[0]:
             return None
         slots = extend_slots(spans, last_loc, self.free_pages, num_tokens, self.page_size)
         self._take(num_new_pages)
@@ -137,8 +137,12 @@ class PagedAllocator:
         """
         if start_pos % self.page_size:
             raise MisalignedSegmentError(f"a freed run starts at {start_pos}, inside a page of {self.page_size}")
-        if len(slots):
-            self._release(slots[:: self.page_size].to(torch.int64) // self.page_size)
+        if slots.shape[0]:
+            self.free_pages_of(slots[:: self.page_size])
+
+    def free_pages_of(self, slots: torch.Tensor) -> None:
+        """Free the page of each of these slots, one slot per page."""
+        self._release(slots.to(torch.int64) // self.page_size)
 
     def free_group_begin(self) -> None:
         """Defer the frees that follow until `free_group_end`, which releases them together."""
@@ -163,7 +167,7 @@ class PagedAllocator:
             self._check_not_free(pages)
         if self.need_sort:
             self.staged_pages.append(pages)
-            self.num_staged += len(pages)
+            self.num_staged += pages.shape[0]
         else:
             self.free_pages = torch.cat([pages, self.free_pages])
 

@@ -31,8 +31,8 @@ def get_last_loc(req_to_token: torch.Tensor, pool_idx: torch.Tensor, lens: torch
 
 
 def get_last_loc_torch(req_to_token: torch.Tensor, pool_idx: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
-    """The oracle of the kernel. An empty row reads column 0 and drops it: no column -1, no mask of unknown size."""
-    last = req_to_token[pool_idx, (lens.to(torch.int64) - 1).clamp_(min=0)]
+    """The oracle of the kernel. An empty row reads the row's last column and drops it: no mask of unknown size."""
+    last = req_to_token[pool_idx, lens.to(torch.int64) - 1]
     return torch.where(lens > 0, last, -1).to(lens.dtype)
 
 
@@ -94,7 +94,7 @@ def take_slots(pools: KVPools, pool_idx: torch.Tensor, spans: RowSpans, num_need
     else:
         with span(Range.GET_LAST_LOC):
             last_loc = get_last_loc(pools.rows.req_to_token, pool_idx, spans.start)
-        evict_for(pools, extend_demand(num_needed, len(pool_idx), page_size))
+        evict_for(pools, extend_demand(num_needed, pool_idx.shape[0], page_size))
         with span(Range.ALLOC_EXTEND):
             slots = pools.allocator.alloc_extend(spans, last_loc, num_needed)
     if slots is None:

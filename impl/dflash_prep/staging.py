@@ -110,20 +110,20 @@ class LengthBuffers:
 
     def acquire(self, bs: int) -> StagedLens:
         """Host and device buffers of at least `bs`, and the host's first `bs` elements."""
-        if bs > len(self._committed):
-            capacity, pinned = grown(bs, len(self._committed)), self.device.type == "cuda"
+        if bs > self._committed.shape[0]:
+            capacity, pinned = grown(bs, self._committed.shape[0]), self.device.type == "cuda"
             self._committed = torch.empty(capacity, dtype=torch.int64)
             self._cur = torch.empty(capacity, dtype=torch.int32, pin_memory=pinned)
             self._nxt = torch.empty(capacity, dtype=torch.int32, pin_memory=pinned)
-        if bs > len(self._device_cur):
-            capacity = grown(bs, len(self._device_cur))
+        if bs > self._device_cur.shape[0]:
+            capacity = grown(bs, self._device_cur.shape[0])
             self._device_cur = torch.empty(capacity, dtype=torch.int32, device=self.device)
             self._device_nxt = torch.empty(capacity, dtype=torch.int32, device=self.device)
         return StagedLens(self._committed[:bs], self._cur[:bs], self._nxt[:bs])
 
     def ship(self, lens: StagedLens, num_needed: int, rids: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         """Two copies every step, also when nothing is allocated and nobody will read them."""
-        bs = len(lens.cur)
+        bs = lens.cur.shape[0]
         cur, nxt = self._device_cur[:bs], self._device_nxt[:bs]
         return cur.copy_(lens.cur, non_blocking=True), nxt.copy_(lens.nxt, non_blocking=True)
 
@@ -184,7 +184,7 @@ class StagingRing:
 
     def ship(self, lens: StagedLens, num_needed: int, rids: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         """Device views. Without a copy they hold an earlier step's values, which nobody reads as num_needed is 0."""
-        bs, slot = len(lens.cur), self._slots[self._at]
+        bs, slot = lens.cur.shape[0], self._slots[self._at]
         if num_needed > 0 or rids != self._shipped_rids or self.make_event:
             self._device_lens.copy_(slot.lens, non_blocking=True)
             self._shipped_rids = rids

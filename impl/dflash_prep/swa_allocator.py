@@ -35,7 +35,8 @@ class SWAAllocator:
         self.page_size = page_size
         self.full = PagedAllocator(full_size, page_size, device, need_sort=need_sort, debug=debug)
         self.swa = PagedAllocator(swa_size, page_size, device, need_sort=need_sort, debug=debug)
-        self.full_to_swa_index_mapping = torch.zeros(full_size + page_size + 1, dtype=torch.int64, device=device)
+        num_slots = (self.full.num_pages + 1) * page_size
+        self.full_to_swa_index_mapping = torch.zeros(num_slots + 1, dtype=torch.int64, device=device)
         self.full_to_swa_index_mapping[-1] = -1
 
     def available_size(self) -> int:
@@ -74,9 +75,12 @@ class SWAAllocator:
         if start_pos % self.page_size:
             raise MisalignedSegmentError(f"a freed window run starts at {start_pos}, inside a page of {self.page_size}")
         if len(slots):
-            slots = slots.to(torch.int64)
-            self.swa.free_segment(self.full_to_swa_index_mapping[slots], start_pos)
-            self.full_to_swa_index_mapping[slots] = 0
+            first = slots[:: self.page_size].to(torch.int64)
+            self.swa.free_pages_of(self.full_to_swa_index_mapping[first])
+            # Whole pages, also where the run ends inside one: what is behind its end is freed with it.
+            by_page = self.full_to_swa_index_mapping[:-1].view(-1, self.page_size)
+            # (index_fill_: assigning a Python number through an index makes the host wait for its copy)
+            by_page.index_fill_(0, first // self.page_size, 0)
 
     def free_group_begin(self) -> None:
         """Defer frees of both pools."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dflash_prep import ranges
 from dflash_prep.batch import DecodeBatch
@@ -200,6 +202,24 @@ def test_filtering_keeps_the_rows_of_lengths_and_future_indices_whichever_way_th
     assert draft.nxt_kv_lens_sum == 40
     assert draft.future_indices.tolist() == [5, 7]
     assert draft.bonus_tokens is bonus, "the FutureMap refills it, so it is not sliced"
+
+
+@given(st.lists(st.tuples(st.integers(0, 9999), st.booleans()), min_size=1, max_size=30))
+def test_host_list_and_device_indices_keep_the_same_and_merging_the_rest_back_restores_the_sums(rows):
+    lens = [length for length, _ in rows]
+    keep = [i for i, (_, is_kept) in enumerate(rows) if is_kept]
+    rest = [i for i, (_, is_kept) in enumerate(rows) if not is_kept]
+    kept, same, others = (overlapped(lens, list(range(len(lens)))) for _ in range(3))
+    kept.filter_batch(torch.tensor(keep, dtype=torch.int64), keep)
+    same.filter_batch(torch.tensor(keep, dtype=torch.int64))
+    assert torch.equal(kept.nxt_kv_lens_cpu, same.nxt_kv_lens_cpu)
+    assert torch.equal(kept.future_indices, same.future_indices)
+    assert kept.nxt_kv_lens_sum == same.nxt_kv_lens_sum == sum(lens[i] for i in keep)
+    others.filter_batch(torch.tensor(rest, dtype=torch.int64), rest)
+    kept.merge_batch(others)
+    assert kept.nxt_kv_lens_cpu.tolist() == [lens[i] for i in keep + rest]
+    assert kept.nxt_kv_lens_sum == sum(lens)
+    assert kept.future_indices.tolist() == keep + rest
 
 
 def test_without_overlap_filtering_slices_every_device_field_and_no_top_k_figure():

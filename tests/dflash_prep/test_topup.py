@@ -103,7 +103,9 @@ def test_at_256_tokens_a_page_192_requests_hold_up_to_98304_topped_up_tokens():
     lens=st.lists(st.tuples(st.integers(1, 4000), st.integers(0, 600)), min_size=1, max_size=12),
     slack=st.integers(0, 3000),
 )
-def test_properties(pages, page_size, reserve, free, is_hisparse, lens, slack):
+def test_a_step_takes_exactly_the_base_or_raises_everyone_within_row_and_guard(
+    pages, page_size, reserve, free, is_hisparse, lens, slack
+):
     """Either exactly the base, or aligned, capped, with at most K pages of headroom and 3 * extra left over."""
     pairs = [(committed, ceil_to(committed + more, page_size)) for committed, more in lens]
     width = max(max(ceil_to(c + reserve, page_size), a) for c, a in pairs) + slack
