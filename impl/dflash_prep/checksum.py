@@ -1,8 +1,8 @@
 """The arithmetic of the checksum language model, in plain integers and in torch: the same numbers from both.
 
 Everything stays below 2^31 before a multiplication and below 2^62 after it, so int64 never overflows and `>>` never
-meets a sign bit: Python, CPU and GPU give identical integers. This module does not import torch; the functions named
-``*_of`` take tensors as readily as ints, because they only use operators.
+meets a sign bit: Python, NumPy, CPU and GPU give identical integers. The functions named ``*_of`` take arrays and
+tensors as readily as ints, because they only use operators; this module imports neither NumPy nor torch.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ def draw_of(hashed: Any) -> Any:
 def hit_threshold(hit_rate: float) -> int:
     """The draft is right where `draw_of` lies below this."""
     return round(hit_rate * 2**31)
+
+
+def proposal_of(hashed: Any, threshold: int) -> Any:
+    """What the draft says: the right token where `draw_of` lies below the threshold, the one after it elsewhere."""
+    return (token_of(hashed) + (draw_of(hashed) >= threshold)) % VOCAB
 
 
 def prompt_key(seed: int, rank: int, index: int) -> int:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from dflash_prep.checksum import (
     CONTEXT,
-    VOCAB,
     WEIGHTS,
     draw_of,
     hash_of,
@@ -63,11 +62,6 @@ class SequenceOracle:
             if draw_of(hashed) >= self._threshold:
                 break  # here the draft said something else, so this token is the target's bonus
         return committed
-
-
-def wrong_token(token: int) -> int:
-    """What the draft says where it is not right."""
-    return (token + 1) % VOCAB
 
 
 def first_mismatch(rid: int, oracle: SequenceOracle, first_token: int, results: list[StepResult]) -> Mismatch | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from dflash_prep import workload as workloads
 from dflash_prep.agreement import AgreementGroup
@@ -45,14 +44,6 @@ class FakeTime:
 
     def sleep(self, seconds: float) -> None:
         self.ns += round(seconds * 1e9)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tiny(tmp_path, *changes: tuple[str, str]) -> workloads.Workload:
