@@ -18,6 +18,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("dflash_prep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dflash_prep")
 
+# Tensors are tiny here: a pool of threads only makes them wait for each other.
+torch.set_num_threads(1)
+
 HAS_CUDA = torch.cuda.is_available()
 
 if not HAS_CUDA:
