@@ -25,7 +25,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -207,4 +207,21 @@ def _run_from_json(raw: dict[str, Any]) -> RunInfo:
         for p in raw["processes"]
     )
     content["findings"] = tuple(Finding(**f) for f in raw["findings"])
-    return RunInfo(**content)
+    info = RunInfo(**content)
+    for part in (info, *info.captures, *info.processes, *info.findings):
+        for name, kind in get_type_hints(type(part)).items():
+            if not _fits(getattr(part, name), kind):
+                raise ValueError(f"{name} is {getattr(part, name)!r}")
+    return info
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value is of a type as the fields of the run's dataclasses declare them."""
+    outer, inner = get_origin(kind), get_args(kind)
+    if outer is dict:
+        return isinstance(value, dict) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
+    if outer is tuple:
+        return isinstance(value, tuple) and all(_fits(v, inner[0]) for v in value)
+    if outer is not None:  # X | None and its kin
+        return any(_fits(value, each) for each in inner)
+    return isinstance(value, (int, float) if kind is float else kind)

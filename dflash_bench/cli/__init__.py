@@ -6,6 +6,8 @@ Heavy packages are imported inside the command that needs them, so that ``--help
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -37,7 +39,8 @@ class Commands(TyperGroup):
             stderr.print("interrupted")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         except BrokenPipeError:
-            # whoever read us has seen enough (`… | head`)
+            # whoever read us has seen enough (`… | head`); nor must the flush at exit meet the closed pipe again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.PASS) from None
 
 

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 160
 """Columns when stdout is no terminal: a file or a CI log has no edge, and tables should not fold at 80."""
 
-stdout = Console(
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would exit with 1, which is a crash's code: leave it to the one place that catches errors
+        raise
+
+
+stdout = _Console(
     width=None if sys.stdout.isatty() else max(PIPE_WIDTH, shutil.get_terminal_size((0, 0)).columns), highlight=False
 )
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -61,7 +61,6 @@ def build_profile(exports: Sequence[Export], options: RunOptions, progress: Prog
     target = options.profiles / options.run
     if (existing := _existing(target, exports, options)) is not None:
         return existing
-    options.profiles.mkdir(parents=True, exist_ok=True)
     with _partial_folder(target) as folder:
         parts = [_write_events(export, k, folder, progress) for k, export in enumerate(exports)]
         info = _describe(exports, parts, options)
@@ -109,8 +108,8 @@ def _existing(target: Path, exports: Sequence[Export], options: RunOptions) -> P
 @contextmanager
 def _partial_folder(target: Path) -> Iterator[Path]:
     folder = target.parent / f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.partial"
-    folder.mkdir()
     try:
+        folder.mkdir(parents=True)
         yield folder
     except OSError as error:
         raise DataError(f"{target} could not be written: {error.strerror or error}") from error
