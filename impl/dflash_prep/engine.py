@@ -64,12 +64,13 @@ class Engine:
         return self.parts.device.torch_device
 
     def run(self, num_steps: int, wants_stop: Callable[[], bool], on_step: Callable[[int], None]) -> bool:
-        """Decode `num_steps` steps, or fewer when any rank wants to stop; True if it was cut short.
+        """Decode `num_steps` more steps, or fewer when any rank wants to stop; True if it was cut short.
 
-        `on_step` is called with the number of finished steps.
+        `on_step` is called with the number of steps finished since the engine was built.
         """
         started = monotonic_ns()
-        for step in range(num_steps):
+        end = len(self.rows) + num_steps
+        for step in range(len(self.rows), end):
             with span(Range.DECODE_STEP):
                 row, is_agreed_to_stop = self._step(step, started, wants_stop())
             now = monotonic_ns()
@@ -77,7 +78,7 @@ class Engine:
             started = now
             on_step(step + 1)
             if is_agreed_to_stop:
-                return step + 1 < num_steps
+                return step + 1 < end
         return False
 
     def _step(self, step: int, started: int, wants_stop: bool) -> tuple[StepRow, bool]:
