@@ -133,9 +133,10 @@ def silent_domains(counts: Iterable[ProcessCount]) -> tuple[Finding, ...]:
     silent = [c for c in counts if c.has_domain_rows and not c.num_ranges and not c.num_marks]
     if not silent:
         return ()
+    who = "1 process" if len(silent) == 1 else f"{len(silent)} processes"
     text = (
-        f"{len(silent)} processes opened an NVTX domain and left no range in it: that is how nvtx 0.2.12 or later"
-        f" looks under nsys 2023.4 or older; {NVTX_MEND}, or use a newer nsys"
+        f"{who} opened an NVTX domain and left no range in it: so looks nvtx 0.2.12 or later under nsys 2023.4 or"
+        f" older; {NVTX_MEND}, or use a newer nsys"
     )
     return (Finding("domain_without_ranges", None, len(silent), text),)
 
@@ -144,7 +145,9 @@ def require_whole(findings: Iterable[Finding], *, allow_missing: bool) -> None:
     """Raises CaptureError when ranges are missing, unless that is allowed."""
     lost = [f for f in findings if f.code == "ranges_missing"]
     if lost and not allow_missing:
-        raise CaptureError("; ".join(f.text for f in lost), hint="--allow-missing ingests such a capture as it is")
+        total = sum(f.count for f in lost)
+        text = "\n".join([f"{total:,} emitted ranges are not in the capture", *(f"    {f.text}" for f in lost)])
+        raise CaptureError(text, hint="--allow-missing ingests such a capture as it is")
 
 
 def _reason(rank: int, there: Mapping[str, int], why: Circumstances) -> str:

@@ -23,6 +23,7 @@ from dflash_bench.errors import CaptureError, UsageError
 
 WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "LOCAL_WORLD_SIZE")
 ALL_PROCESSES = "all_processes"
+PUMP_S = 10
 _BAR = re.compile(rb"\r?\[\d+/\d+\] \[[^\]\r\n]*\] [^\r\n\[]*")
 """nsys draws its conversion as dozens of these on one line."""
 _STREAM = re.compile(rb"Generating '.*\.qdstrm'\s*$")
@@ -93,12 +94,14 @@ def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[Path, Ou
     environment = {**os.environ, **environment_of(capture)}
     with supervise.counted_interrupts() as interrupts:
         popen = subprocess.Popen(nsys_line(capture), env=environment, stdout=subprocess.PIPE, start_new_session=True)
+        assert popen.stdout is not None
         pump = threading.Thread(target=_pump, args=(popen.stdout, output, capture.folder), daemon=True)
         pump.start()
         child = Group(popen, lambda: _group_of(capture.folder, popen.pid))
         # A person's command may be silent for hours: only a person ends it.
         outcome = Watch(child, Limits(silence_s=None), lambda: _written(capture.folder), interrupts).wait()
-        pump.join(timeout=supervise.POLL_S * 10)
+        # Not for ever: what the command left running may hold the pipe open.
+        pump.join(timeout=PUMP_S)
     rank = 0 if capture.place is None else capture.place.rank
     (capture.folder / f"rank{rank}.pid").unlink(missing_ok=True)
     if not any(capture.folder.glob(f"{capture.stem}.*")) and (window := _window(capture.options)):
@@ -126,10 +129,11 @@ def without_noise(line: bytes, folder: Path) -> bytes:
     return b"" if is_bar or is_path else rest
 
 
-def _pump(source: IO[bytes] | None, sink: IO[bytes], folder: Path) -> None:
-    for line in source or ():
-        sink.write(without_noise(line, folder))
-        sink.flush()
+def _pump(source: IO[bytes], sink: IO[bytes], folder: Path) -> None:
+    with source:
+        for line in source:
+            sink.write(without_noise(line, folder))
+            sink.flush()
 
 
 def _written(folder: Path) -> int:

@@ -142,9 +142,9 @@ def _one(planned: Planned, settings: Settings) -> Profile:
     try:
         with _progress(planned.run, launch.steps) as on_progress:
             capture = record(launch, on_progress, settings.limits)
+        require_whole(capture.findings, allow_missing=settings.is_lossy_allowed or capture.is_interrupted)
         for finding in capture.findings:
             stderr.print(f"warning: {finding.text}", markup=False)
-        require_whole(capture.findings, allow_missing=settings.is_lossy_allowed or capture.is_interrupted)
         profile = _ingest(planned.run, launch, capture, folder, settings)
     except BenchError as error:
         raise _with_place(error, folder, set_aside(folder, settings.profiles, planned.run)) from None
@@ -160,7 +160,9 @@ def _with_place(error: BenchError, before: Path, kept: Path | None) -> BenchErro
     if kept is None:
         return error
     text, hint = (part and part.replace(str(before.resolve()), str(kept)) for part in (error.text, error.hint))
-    return type(error)(text or "", hint=f"{hint}; what the run left is in {kept}" if hint else f"see {kept}")
+    if hint is None or str(kept) not in hint:
+        hint = f"{hint}; what the run left is in {kept}" if hint else f"see {kept}"
+    return type(error)(text or "", hint=hint)
 
 
 def _ingest(run: str, launch: Launch, capture: RunCapture, folder: Path, settings: Settings) -> Profile:

@@ -1,0 +1,171 @@
+"""The doctor: facts become checks, every problem has the command that mends it, and the self-tests really capture."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dflash_bench import doctor
+from dflash_bench.capture import nsys
+from dflash_bench.capture.nsys import NsysTool
+from dflash_bench.cli import app
+from dflash_bench.doctor import Check, Facts, Status, can_capture, examine, nsys_for, parse_smi, self_tests
+
+OLD = NsysTool(Path("/usr/bin/nsys"), (2022, 4, 2, 1), Path("/usr/lib/QdstrmImporter"))
+PACKAGES = dict.fromkeys((*doctor.NEEDED, *doctor.FOR_THE_LOOP), "1.0")
+CPU = Facts("3.11.7", PACKAGES, "0.2.11", (OLD,), (), None, None)
+GPU = replace(CPU, gpus=("NVIDIA H200",), driver="580.159.04", cuda=(13, 0))
+INSTALLED = nsys.find()
+
+
+def found(facts: Facts, name: str) -> Check:
+    (check,) = [check for check in examine(facts) if check.name == name]
+    return check
+
+
+def test_a_cpu_machine_with_an_old_nsys_can_capture_host_ranges_only() -> None:
+    assert {check.status for check in examine(CPU)} == {Status.OK, Status.WARN}
+    assert "host ranges only" in found(CPU, "GPU").what
+
+
+def test_every_problem_names_what_mends_it() -> None:
+    broken = Facts(
+        "3.11.7",
+        {**PACKAGES, "pyarrow": None, "torch": None},
+        None,
+        (replace(OLD, missing_libs=("libdw.so.1",), mend="apt-get install libdw1"), replace(OLD, importer=None)),
+        ("NVIDIA H200",),
+        "580.1",
+        (13, 0),
+    )
+    problems = [check for check in examine(broken) if check.status is not Status.OK]
+    assert {check.mend for check in problems} >= {
+        "pip install pyarrow",
+        "pip install nvtx",
+        "apt-get install libdw1",
+        'pip install "dflash-bench[impl]"',
+    }
+    assert all(check.mend for check in problems)
+
+
+def test_without_nsys_the_recorder_is_what_is_left() -> None:
+    check = found(replace(CPU, tools=()), "nsys")
+    assert check.status is Status.WARN
+    assert "only the built-in recorder is left" in check.what
+    assert check.mend is not None
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "what"),
+    [
+        ((2023, 4, 4), Status.WARN, "no launches and no GPU work"),
+        ((2025, 1, 3), Status.WARN, "no launches and no GPU work"),
+        ((2025, 3, 1, 0), Status.OK, "knows the driver's CUDA 13.0"),
+        ((2026, 1, 1), Status.OK, "knows"),
+    ],
+)
+def test_an_nsys_older_than_the_cuda_driver_sees_the_host_only(
+    version: tuple[int, ...], status: Status, what: str
+) -> None:
+    tool = replace(OLD, version=version)
+    check = found(replace(GPU, tools=(tool,)), f"nsys {tool.version_text}: driver")
+    assert check.status is status
+    assert what in check.what
+
+
+def test_an_nsys_of_the_same_cuda_major_may_miss_rows() -> None:
+    tool = replace(OLD, version=(2024, 5, 1))
+    check = found(replace(GPU, cuda=(12, 8), tools=(tool,)), "nsys 2024.5.1: driver")
+    assert check.status is Status.WARN
+    assert "some GPU rows may be missing" in check.what
+    assert check.mend == "use nsys 2024.6 or later"
+
+
+def test_the_nsys_for_a_cuda_release_is_the_one_it_brought_along() -> None:
+    assert nsys_for((13, 0)) == (2025, 3)
+    assert nsys_for((12, 7)) == (2024, 5)
+    assert nsys_for((14, 0)) == (2025, 5)
+    assert nsys_for((10, 2)) is None
+
+
+def test_the_nvtx_trap_is_a_failure_with_its_cure() -> None:
+    check = found(replace(CPU, nvtx="0.2.17"), "nsys 2022.4.2.1: nvtx")
+    assert check.status is Status.FAIL
+    assert check.mend is not None
+    assert 'pip install "nvtx<0.2.12"' in check.mend
+
+
+def test_nvidia_smi_is_read_as_it_prints() -> None:
+    banner = "| NVIDIA-SMI 580.159.04             Driver Version: 580.159.04     CUDA Version: 13.0     |"
+    query = "NVIDIA H200, 580.159.04\nNVIDIA H200, 580.159.04\n"
+    assert parse_smi(query, banner) == (("NVIDIA H200", "NVIDIA H200"), "580.159.04", (13, 0))
+    assert parse_smi("", "NVIDIA-SMI has failed") == ((), None, None)
+
+
+def test_the_driver_version_is_read_from_proc_when_nvidia_smi_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "version"
+    path.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version: 15\n"
+    )
+    assert doctor._driver_from_proc(path) == "580.159.04"
+    assert doctor._driver_from_proc(tmp_path / "absent") is None
+
+
+def test_the_recorder_self_test_really_captures() -> None:
+    (check,) = self_tests(replace(CPU, tools=()))
+    assert check == Check("self-test: built-in recorder", Status.OK, "captured 10 of 10 ranges and read them back")
+    assert can_capture((check,))
+
+
+def test_an_nsys_that_records_nothing_fails_its_self_test(tmp_path: Path) -> None:
+    fake = tmp_path / "nsys"
+    fake.write_text("#!/bin/sh\nexit 0\n")
+    fake.chmod(0o755)
+    first, second = self_tests(replace(CPU, tools=(replace(OLD, path=fake),)))
+    assert first.status is Status.FAIL
+    assert "wrote no report" in first.what
+    assert can_capture((first, second))
+    assert not can_capture((first,))
+
+
+def test_an_nsys_that_crashes_is_quoted(tmp_path: Path) -> None:
+    fake = tmp_path / "nsys"
+    fake.write_text("#!/bin/sh\necho 'the agent died' >&2\nexit 3\n")
+    fake.chmod(0o755)
+    first, _ = self_tests(replace(CPU, tools=(replace(OLD, path=fake),)))
+    assert first.what == "nsys ended with exit code 3: the agent died"
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")
+def test_the_self_test_of_the_installed_nsys_agrees_with_the_pair_check() -> None:
+    facts = doctor.gather()
+    assert INSTALLED is not None
+    (pair,) = [check for check in examine(facts) if check.name == f"nsys {INSTALLED.version_text}: nvtx"]
+    tests = {check.name: check for check in self_tests(facts)}
+    assert tests[f"self-test: nsys {INSTALLED.version_text}"].status is pair.status
+
+
+def test_the_command_prints_json_and_says_by_its_exit_code_whether_capturing_is_possible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "gather", lambda: replace(CPU, tools=()))
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 0
+    answer = json.loads(result.stdout)
+    assert answer["can_capture"] is True
+    assert {"name", "status", "what", "mend"} == set(answer["checks"][0])
+    monkeypatch.setattr(doctor, "self_tests", lambda facts: ())
+    assert CliRunner().invoke(app, ["doctor"]).exit_code == 5
+
+
+def test_the_doctor_does_not_import_torch_to_find_it() -> None:
+    code = "import sys; from dflash_bench import doctor; doctor.examine(doctor.gather()); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

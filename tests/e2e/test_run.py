@@ -1,0 +1,259 @@
+"""``dflash-bench run`` and ``capture`` as a person types them: real ranks, real recorders, real profiles."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dflash_bench.capture import choice, nsys
+from dflash_bench.cli import app
+from dflash_bench.ingest.export import open_export
+from dflash_bench.model import Recorder
+from dflash_bench.profile import Events, open_profile
+
+pytest.importorskip("torch", reason="the decode loop needs the extra [impl]")
+
+INSTALLED = nsys.find()
+needs_nsys = pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")
+SECRET = "hunter2-of-the-environment"
+
+
+def cli(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """The installed command in a process of its own."""
+    environment = {**os.environ, "SECRET_TOKEN": SECRET, **more}
+    command = [sys.executable, "-c", "from dflash_bench.cli import main; main()", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def assert_private(folder: Path) -> None:
+    """Nothing of the environment, the arguments or the host is in a profile, raw captures aside."""
+    for path in folder.rglob("*"):
+        if path.is_file() and "captures" not in path.relative_to(folder).parts:
+            content = path.read_bytes()
+            assert SECRET.encode() not in content, path
+            assert os.uname().nodename.encode() not in content, path
+
+
+def test_two_ranks_with_the_built_in_recorder_end_as_a_whole_profile(tmp_path: Path) -> None:
+    done = cli("run", "--arm", "topup", "--steps", "12", "--recorder", "--name", "r", "--profiles", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "recording with the built-in recorder: asked for with --recorder" in done.stderr
+    assert "every emitted range is there" in done.stdout
+    assert f"next: dflash-bench metrics {tmp_path / 'r'}" in done.stdout
+    profile = open_profile(tmp_path / "r")
+    info = profile.info
+    assert (info.arm, info.workload, info.ranks) == ("topup", "smoke", (0, 1))
+    assert {capture.recorder for capture in info.captures} == {Recorder.BUILTIN}
+    assert info.settings["steps"] == 12
+    assert info.settings["switch.topup_pages"] == 2
+    assert set(info.counters) == {"0", "1"}
+    for process in info.processes:
+        names = profile.events(Events.RANGES, process).column("name").to_pylist()
+        assert names.count("decode_step") == 12
+    assert sorted(p.name for p in (tmp_path / "r" / "captures").glob("*.sqlite")) == ["rank0.sqlite", "rank1.sqlite"]
+    assert [p.name for p in tmp_path.iterdir()] == ["r"], "no temporary folder is left"
+    assert_private(tmp_path / "r")
+
+
+@pytest.mark.nsys
+@needs_nsys
+@pytest.mark.parametrize(("reports", "num_files"), [("per-rank", 2), ("one", 1)])
+def test_two_ranks_with_the_installed_nsys(tmp_path: Path, reports: str, num_files: int) -> None:
+    line = ["run", "--arm", "control", "--steps", "8", "--reports", reports, "--name", "r", "--profiles", str(tmp_path)]
+    done = cli(*line)
+    assert done.returncode == 0, done.stderr
+    assert "recording with nsys" in done.stderr
+    info = open_profile(tmp_path / "r").info
+    assert len(info.captures) == num_files
+    assert {capture.recorder for capture in info.captures} == {Recorder.NSYS}
+    assert info.ranks == (0, 1)
+    assert_private(tmp_path / "r")
+    assert any(SECRET.encode() in p.read_bytes() for p in (tmp_path / "r" / "captures").glob("*.sqlite")), (
+        "nsys stores the environment; this test would see it"
+    )
+
+
+def test_repeats_take_turns_and_each_is_a_run_of_its_own(tmp_path: Path) -> None:
+    line = ["run", "--arm", "topup", "--arm", "control", "--repeats", "2", "--recorder", "--dry-run"]
+    result = CliRunner().invoke(app, [*line, "--name", "n", "--profiles", str(tmp_path)])
+    assert result.exit_code == 0
+    assert re.findall(r"--arm (\w+) .*?--out (\S+)/captures", result.stdout) == [
+        ("topup", str(tmp_path / "n-topup-r1")),
+        ("control", str(tmp_path / "n-control-r1")),
+        ("topup", str(tmp_path / "n-topup-r2")),
+        ("control", str(tmp_path / "n-control-r2")),
+    ]
+    assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
+
+
+def test_discarded_captures_leave_only_the_profile(tmp_path: Path) -> None:
+    line = ["run", "--arm", "topup", "--ranks", "1", "--steps", "3", "--recorder", "--discard-captures", "--name", "r"]
+    done = cli(*line, "--profiles", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "r" / "captures").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["r"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--arm", "topdown"], "unknown arm 'topdown'"),
+        (["--arm", "topup,topup_pages=99"], "topup_pages must be 0 to 8"),
+        (["--arm", "topup", "--workload", "nope"], "unknown workload 'nope'"),
+        (["--arm", "topup", "--workload", "absent.toml"], "cannot read workload absent.toml"),
+        (["--arm", "topup", "--arm", "topup"], "an arm is named twice"),
+        (["--arm", "topup", "--nsys", "/no/nsys"], "there is no nsys at /no/nsys"),
+        (["--arm", "topup", "--nsys", "/no/nsys", "--recorder"], "--nsys and --recorder exclude each other"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    result = CliRunner().invoke(app, ["run", *arguments, "--profiles", str(tmp_path / "p")])
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_name_that_is_taken_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    result = CliRunner().invoke(app, ["run", "--arm", "topup", "--name", "r", "--profiles", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "exists already" in result.stderr
+
+
+@pytest.mark.nsys
+@needs_nsys
+def test_nvtx_and_nsys_that_lose_ranges_together_fall_back_aloud_or_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert INSTALLED is not None
+    if INSTALLED.version >= (2024,):
+        pytest.skip("this nsys answers every nvtx")
+    monkeypatch.setattr(choice, "installed_nvtx", lambda: "0.2.17")
+    line = ["run", "--arm", "topup", "--dry-run", "--profiles", str(tmp_path)]
+    fallback = CliRunner().invoke(app, line)
+    assert fallback.exit_code == 0
+    assert "recording with the built-in recorder" in fallback.stderr
+    assert 'pip install "nvtx<0.2.12"' in fallback.stderr
+    refused = CliRunner().invoke(app, [*line, "--nsys", str(INSTALLED.path)])
+    assert refused.exit_code == 5
+    assert 'pip install "nvtx<0.2.12"' in refused.stderr
+
+
+@pytest.mark.parametrize("recorder", ["--recorder", pytest.param("", marks=[pytest.mark.nsys, needs_nsys])])
+def test_ctrl_c_ends_the_ranks_and_keeps_what_is_whole(tmp_path: Path, recorder: str) -> None:
+    line = ["run", "--arm", "topup", "--steps", "1000000", "--name", "r", "--profiles", str(tmp_path)]
+    command = [sys.executable, "-c", "from dflash_bench.cli import main; main()", *line, *filter(None, [recorder])]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not any(p.stat().st_size for p in tmp_path.glob(".r.*/progress")):
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.05)
+    pids = [int(p.read_text()) for p in tmp_path.glob(".r.*/rank*.pid")]
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate()
+    assert running.returncode == 130, err
+    assert "interrupted: what was whole is kept" in err
+    assert "every emitted range is there" in out
+    info = open_profile(tmp_path / "r").info
+    assert info.ranks == (0, 1)
+    assert info.settings["interrupted"] is True
+    assert len(pids) == 2
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()], "no rank outlives the command"
+
+
+def test_without_nsys_a_command_cannot_be_captured_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys, "find_all", lambda **_: ())
+    result = CliRunner().invoke(app, ["capture", "--profiles", str(tmp_path), "--", "true"])
+    assert result.exit_code == 5
+    assert "recording a command needs nsys, and none was found" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.nsys
+@needs_nsys
+def test_a_command_that_fails_is_reported_and_its_capture_kept(tmp_path: Path) -> None:
+    code = "import nvtx, sys\nwith nvtx.annotate('work'): pass\nsys.exit(7)"
+    done = cli("capture", "--name", "c", "--profiles", str(tmp_path), "--", sys.executable, "-c", code)
+    assert done.returncode == 5
+    assert "the command ended with exit code 7" in done.stderr
+    profile = open_profile(tmp_path / "c")
+    (process,) = profile.info.processes
+    assert profile.events(Events.RANGES, process).column("name").to_pylist() == ["work"]
+    assert_private(tmp_path / "c")
+
+
+@pytest.mark.nsys
+@needs_nsys
+def test_one_report_per_rank_of_a_torchrun_line_becomes_one_profile(tmp_path: Path) -> None:
+    program = tmp_path / "rank.py"
+    program.write_text(
+        "import nvtx, os\n"
+        "nvtx.mark(f\"dflash_bench rank={os.environ['RANK']} world=2 arm=mine\", domain='dflash')\n"
+        "for _ in range(5):\n    with nvtx.annotate('decode_step', domain='dflash'): pass\n"
+    )
+    profiles = tmp_path / "profiles"
+    ours = [sys.executable, "-c", "from dflash_bench.cli import main; main()", "capture", "--per-rank", "--name", "c"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    line = [*torchrun, *ours, "--profiles", str(profiles), "--", sys.executable, str(program)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    info = open_profile(profiles / "c").info
+    assert (info.ranks, info.world, info.arm) == ((0, 1), 2, "mine")
+    assert [process.num_ranges for process in info.processes] == [5, 5]
+    assert [p.name for p in profiles.iterdir()] == ["c"]
+    assert sorted(p.name for p in (profiles / "c" / "captures").iterdir()) == [
+        "rank0.nsys-rep",
+        "rank0.sqlite",
+        "rank1.nsys-rep",
+        "rank1.sqlite",
+    ]
+
+
+@pytest.mark.nsys
+@needs_nsys
+def test_a_torchrun_line_is_captured_into_one_report(tmp_path: Path) -> None:
+    program = tmp_path / "rank.py"
+    program.write_text(
+        "import nvtx\nfor _ in range(5):\n    with nvtx.annotate('decode_step', domain='dflash'): pass\n"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
+    done = cli("capture", "--name", "c", "--profiles", str(tmp_path), "--", *torchrun)
+    assert done.returncode == 0, done.stderr
+    info = open_profile(tmp_path / "c").info
+    assert len(info.captures) == 1
+    assert [process.num_ranges for process in info.processes] == [5, 5]
+    (file,) = (tmp_path / "c" / "captures").glob("*.sqlite")
+    assert open_export(file).recorder is Recorder.NSYS
+
+
+def test_a_dry_run_shows_the_line_with_its_window(tmp_path: Path) -> None:
+    if INSTALLED is None:
+        pytest.skip("no nsys here")
+    line = ["capture", "--dry-run", "--capture-range", "decode_step", "--trace", "nvtx", "--name", "c"]
+    result = CliRunner().invoke(app, [*line, "--profiles", str(tmp_path), "--", "python", "serve.py", "--port", "1"])
+    assert result.exit_code == 0
+    assert "--capture-range=nvtx '--nvtx-capture=decode_step@*' --capture-range-end=stop" in result.stdout
+    assert result.stdout.rstrip().endswith("-- python serve.py --port 1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_asking_for_help_and_dry_runs_import_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom dflash_bench.cli import app\n"
+        "for line in (['--help'], ['run', '--help'], ['capture', '--help'], ['doctor', '--help']):\n"
+        "    assert CliRunner().invoke(app, line).exit_code == 0\n"
+        "print([m for m in ('torch', 'pandas', 'scipy', 'pyarrow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
