@@ -34,7 +34,7 @@ def metrics(
     Captures are ingested on the way and kept as profiles, so that the next look is quick.
     """
     from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
-    from dflash_bench.ingest.sources import IngestOptions, resolve
+    from dflash_bench.ingest.sources import IngestOptions, resolve_all
     from dflash_bench.metrics.events import Reading
     from dflash_bench.metrics.measure import measure
     from dflash_bench.report.as_json import metrics_json
@@ -44,7 +44,7 @@ def metrics(
     options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
     reading = Reading(step=step_range, agreement=agreement_range)
     with reading_progress() as progress:
-        found = [p for source in profile for p in resolve(source, options, progress)]
+        found = resolve_all(profile, options, progress)
     runs = [measure(p, reading) for p in found]
     if json:
         typer.echo(metrics_json(runs))

@@ -91,10 +91,12 @@ class _Part:
 
 
 def _existing(target: Path, exports: Sequence[Export], options: RunOptions) -> Profile | None:
-    if not target.exists() or options.is_replace:
+    if not target.exists():
         return None
     if not is_profile(target):
         raise UsageError(f"{target} exists and is not a profile", hint="choose another name with --run NAME")
+    if options.is_replace:
+        return None
     profile = open_profile(target)
     same = same_captures(profile.info, exports) and profile.info.settings.get("rank_pattern") == options.rank_pattern
     if same and options.arm in (None, profile.info.arm) and options.workload in (None, profile.info.workload):

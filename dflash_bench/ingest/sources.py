@@ -62,6 +62,26 @@ def resolve(source: str, options: IngestOptions, progress: Progress | None = Non
     raise UsageError(f"{source}: no such profile, file or folder{where}", hint="dflash-bench ingest PATH")
 
 
+def resolve_all(sources: Sequence[str], options: IngestOptions, progress: Progress | None = None) -> list[Profile]:
+    """The profiles that several words mean. Captures among them are sorted into runs together: ranks meet."""
+    captures = [s for s in sources if _is_capture(s, options)]
+    found: dict[Path, Profile] = {}
+    for source in sources:
+        if source not in captures:
+            own = resolve(source, options, progress)
+        elif source == captures[0]:
+            own = ingest([Path(s) for s in captures], replace(options, is_implicit=True), progress)
+        else:
+            own = ()
+        found |= {profile.path.resolve(): profile for profile in own}
+    return list(found.values())
+
+
+def _is_capture(source: str, options: IngestOptions) -> bool:
+    is_name = "/" not in source and is_profile(options.profiles / source)
+    return not is_name and Path(source).exists() and not is_profile(Path(source))
+
+
 def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
     """Make profiles of captures, one for each run among them. Raises as `resolve` and `build_profile` do."""
     compile_pattern(options.rank_pattern)
