@@ -196,6 +196,8 @@ def _importer(tool: NsysTool) -> Check:
         return Check(
             name, Status.FAIL, f"lacks {lacks}: only a raw .qdstrm would be left", tool.mend or f"install {lacks}"
         )
+    if tool.is_wrapper:
+        return Check(name, Status.OK, "not looked at: this nsys is a script around another; its self-test tells")
     if tool.importer is None:
         where = (
             f"is at {tool.stray_importer}, where this nsys does not look" if tool.stray_importer else "is not installed"

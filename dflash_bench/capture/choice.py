@@ -72,7 +72,7 @@ def unusable(tool: NsysTool, nvtx_version: str | None) -> tuple[str | None, str 
     if tool.missing_libs:
         lacks = ", ".join(tool.missing_libs)
         return f"its importer lacks {lacks}, so only a raw .qdstrm would be left", tool.mend or f"install {lacks}"
-    if tool.importer is None:
+    if not tool.can_convert:
         return "it has no QdstrmImporter, so only a raw .qdstrm would be left", tool.mend or "install all of nsys"
     pair = nvtx_problem(nvtx_version, tool.version)
     if pair is not None:

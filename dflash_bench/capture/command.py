@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -99,7 +100,7 @@ def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[Path, Ou
         pump.start()
         child = Group(popen, lambda: _group_of(capture.folder, popen.pid))
         # A person's command may be silent for hours: only a person ends it.
-        outcome = Watch(child, Limits(silence_s=None), lambda: _written(capture.folder), interrupts).wait()
+        outcome = Watch(child, Limits(silence_s=None), lambda: supervise.bytes_in(capture.folder), interrupts).wait()
         # Not for ever: what the command left running may hold the pipe open.
         pump.join(timeout=PUMP_S)
     rank = 0 if capture.place is None else capture.place.rank
@@ -136,10 +137,10 @@ def _pump(source: IO[bytes], sink: IO[bytes], folder: Path) -> None:
             sink.flush()
 
 
-def _written(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.*"))
-
-
 def _group_of(folder: Path, launcher: int) -> list[int]:
     """What Ctrl-C in a terminal would reach: the command's process group, as a negative id, where it leads one."""
-    return [-pid if pid != launcher and os.getpgid(pid) == pid else pid for pid in living_ranks(folder)]
+    found = []
+    for pid in living_ranks(folder):
+        with suppress(ProcessLookupError):
+            found.append(-pid if pid != launcher and os.getpgid(pid) == pid else pid)
+    return found

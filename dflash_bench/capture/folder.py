@@ -15,7 +15,12 @@ from dflash_bench.errors import UsageError
 def run_name(*parts: str, at: datetime | None = None) -> str:
     """``smoke``, ``control,topup_pages=4`` → ``smoke-control-topup_pages-4-20261129T231500Z``: fit for a folder."""
     stamp = (at or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
-    return "-".join([*(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts), stamp])
+    return "-".join([*map(folder_word, parts), stamp])
+
+
+def folder_word(text: str) -> str:
+    """A text with everything that does not belong into a folder's name turned into dashes."""
+    return re.sub(r"[^\w.]+", "-", text).strip("-.")
 
 
 def free_name(profiles: Path, name: str) -> str:

@@ -35,6 +35,7 @@ ALL_RANKS = "all_ranks"
 LAUNCHER_LOG = "launcher.log"
 PROGRESS = "progress"
 TAIL_LINES = 12
+_BAR = re.compile(r"\[\d+/\d+\] \[[^\]]*\] ")
 
 
 class Reports(StrEnum):
@@ -155,7 +156,7 @@ def _supervised(
         done = steps_done(launch.folder)
         if on_progress is not None:
             on_progress(done)
-        return done, len(living_ranks(launch.folder)), sum(p.stat().st_size for p in launch.folder.glob("*.*"))
+        return done, len(living_ranks(launch.folder)), supervise.bytes_in(launch.folder)
 
     with (launch.folder / LAUNCHER_LOG).open("wb") as output, supervise.counted_interrupts() as interrupts:
         child = Group(supervise.start(line, environment, output), lambda: living_ranks(launch.folder))
@@ -239,11 +240,19 @@ def _failure(launch: Launch, how: str) -> CaptureError:
     rank = reported[0] if reported else _guess_rank(launch)
     if reported:
         how = f"ended with exit code {reported[1]}"
-    path = launch.folder / (LAUNCHER_LOG if rank is None else f"rank{rank}.log")
     who = "the launcher" if rank is None else f"rank {rank} of {launch.ranks}"
-    tail = "\n".join(f"    {line}" for line in _text(path).splitlines()[-TAIL_LINES:])
+    logs = [launch.folder / LAUNCHER_LOG] if rank is None else [launch.folder / f"rank{rank}.log"]
+    # A rank that never started has no log of its own: then whoever was to start it said why.
+    path = next((log for log in logs if said_at_end(log)), launch.folder / LAUNCHER_LOG)
+    tail = "\n".join(f"    {line}" for line in said_at_end(path))
     said = f"; it said:\n{tail}" if tail else ", and it said nothing"
     return CaptureError(f"arm {launch.arm}: {who} {how}{said}", hint=f"the whole log is {path}")
+
+
+def said_at_end(path: Path) -> list[str]:
+    """The last lines of a log, without nsys' progress bars."""
+    lines = [line.rstrip() for line in _text(path).splitlines()]
+    return [line for line in lines if line and not _BAR.match(line)][-TAIL_LINES:]
 
 
 def first_failure(launcher_log: str) -> tuple[int, int] | None:

@@ -43,6 +43,7 @@ class NsysTool:
     """One installed nsys. ``path`` is the resolved binary.
 
     ``importer`` is None when no QdstrmImporter lies where this nsys looks for it: it then leaves only a ``.qdstrm``.
+    ``is_wrapper``: the path is a script that starts another nsys, so nothing is known of its importer.
     ``stray_importer`` is one that exists elsewhere; ``mend`` is the command that makes conversion work, if known.
     """
 
@@ -52,6 +53,7 @@ class NsysTool:
     missing_libs: tuple[str, ...] = ()
     stray_importer: Path | None = None
     mend: str | None = None
+    is_wrapper: bool = False
 
     @property
     def version_text(self) -> str:
@@ -60,8 +62,8 @@ class NsysTool:
 
     @property
     def can_convert(self) -> bool:
-        """Whether this nsys can turn what it recorded into SQLite."""
-        return self.importer is not None and not self.missing_libs
+        """Whether this nsys can turn what it recorded into SQLite, as far as can be seen."""
+        return (self.importer is not None or self.is_wrapper) and not self.missing_libs
 
 
 def parse_version(text: str) -> tuple[int, ...]:
@@ -104,6 +106,8 @@ def examine(binary: Path, *, root: Path = Path("/")) -> NsysTool:
     importer = _importer_of(resolved)
     if importer is not None:
         return _with_libraries(NsysTool(resolved, version, importer))
+    if _is_wrapper(resolved):
+        return NsysTool(resolved, version, None, is_wrapper=True)
     stray = root / DEBIAN_HOST / "host-linux-x64" / "QdstrmImporter"
     is_debian = resolved.is_relative_to(root / "usr/lib") and resolved.parent.parent.name == "nsight-systems"
     if not is_debian or not stray.is_file():
@@ -114,14 +118,14 @@ def examine(binary: Path, *, root: Path = Path("/")) -> NsysTool:
 
 
 def find_all(*, path: str | None = None, root: Path = Path("/")) -> tuple[NsysTool, ...]:
-    """All working nsys, best first: those that can convert before those that cannot, newest first within each."""
+    """All working nsys, best first: those that can convert, then newest, then the binary before a script around it."""
     tools = []
     for binary in candidates(path=path, root=root):
         try:
             tools.append(examine(binary, root=root))
         except CaptureError as error:
             log.warning("%s is left out: %s", binary, error)
-    return tuple(sorted(tools, key=lambda t: (t.can_convert, t.version), reverse=True))
+    return tuple(sorted(tools, key=lambda t: (t.can_convert, t.version, not t.is_wrapper), reverse=True))
 
 
 def find(explicit: Path | None = None) -> NsysTool | None:
@@ -142,6 +146,12 @@ def has_nvidia_gpu(root: Path = Path("/")) -> bool:
     """Whether an NVIDIA driver is loaded here, without asking CUDA."""
     # Not /dev/nvidiactl: nsys, run as root, makes that node on machines without any GPU. /dev/dxg is WSL's.
     return (root / "proc/driver/nvidia/version").exists() or (root / "dev/dxg").exists()
+
+
+def _is_wrapper(binary: Path) -> bool:
+    # CUDA's bin/nsys and module systems put a script in front of the real binary, which lies in target-linux-*.
+    with binary.open("rb") as file:
+        return file.read(2) == b"#!" and not binary.parent.name.startswith("target-linux")
 
 
 def _importer_of(binary: Path) -> Path | None:

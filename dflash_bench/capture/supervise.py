@@ -192,6 +192,15 @@ def counted_interrupts() -> Iterator[Callable[[], int]]:
             signal.signal(number, handler)
 
 
+def bytes_in(folder: Path) -> int:
+    """Bytes in a folder's files; grows while something is being written. Files may come and go meanwhile."""
+    total = 0
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
     state = _stat(pid)

@@ -39,7 +39,7 @@ def run(
     reports: Annotated[Reports, typer.Option(help="One nsys report per rank, or one for all.")] = Reports.PER_RANK,
     name: Annotated[str | None, typer.Option(help="Name of the run; with several, the arm is added.")] = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds without a finished step before a run is ended.")] = 300,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds without a sign of life before a run is ended.")] = 300,
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Ingest even when ranges were lost.")] = False,
     discard_captures: Annotated[
         bool, typer.Option("--discard-captures", help="Do not keep the raw captures beside the profile.")
@@ -106,7 +106,8 @@ def _planned(
     launch: Launch, arms: list[str], repeats: int, name: str | None, workload: str, profiles: Path
 ) -> list[Planned]:
     """All runs in order: the arms take turns, so that a drift of the machine hits all of them alike."""
-    from dflash_bench.capture.folder import run_name
+    from dflash_bench.capture.folder import folder_word, free_name, run_name
+    from dflash_bench.ingest.build import check_run_name
 
     if len(set(arms)) < len(arms):
         raise UsageError("an arm is named twice", hint="--repeats N runs every arm N times, taking turns")
@@ -115,9 +116,10 @@ def _planned(
         for arm in arms:
             suffix = f"-r{repeat + 1}" if repeats > 1 else ""
             if name is None:
-                run = run_name(workload, arm) + suffix
+                run = free_name(profiles, run_name(workload, arm) + suffix)
             else:
-                run = (name if len(arms) == 1 else f"{name}-{arm.replace(',', '-').replace('=', '-')}") + suffix
+                run = (name if len(arms) == 1 else f"{name}-{folder_word(arm)}") + suffix
+            check_run_name(run)
             if (profiles / run).exists():
                 raise UsageError(f"{profiles / run} exists already", hint="choose another --name")
             found.append(Planned(run, dataclasses.replace(launch, arm=arm)))

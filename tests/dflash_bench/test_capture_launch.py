@@ -16,7 +16,7 @@ import pytest
 from dflash_bench.capture import launch, nsys
 from dflash_bench.capture.check import by_rank, count_ranges
 from dflash_bench.capture.choice import RecorderChoice
-from dflash_bench.capture.launch import Launch, Reports, first_failure, launch_command, record, steps_done
+from dflash_bench.capture.launch import Launch, Reports, first_failure, launch_command, record, said_at_end, steps_done
 from dflash_bench.capture.ledger import read_ledger
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.supervise import Limits, Rung
@@ -142,6 +142,13 @@ def test_the_rank_that_failed_first_is_read_from_torchruns_report() -> None:
 """
     assert first_failure(report) == (1, 7)
     assert first_failure("no report") is None
+
+
+def test_the_end_of_a_log_is_told_without_progress_bars(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("first\n[1/2] [0%   ] r.nsys-rep\r[1/2] [=50% ] r.nsys-rep\r[1/2] [=100%] r.nsys-rep\nlast\n\n")
+    assert said_at_end(log) == ["first", "last"]
+    assert said_at_end(tmp_path / "absent") == []
 
 
 def test_a_ledger_of_another_version_or_without_a_key_is_refused(tmp_path: Path) -> None:

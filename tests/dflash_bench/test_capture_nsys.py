@@ -57,12 +57,15 @@ def test_every_place_that_installers_use_is_searched_newest_first(tmp_path: Path
     root = tmp_path / "root"
     for place, version in (
         ("opt/nvidia/nsight-systems/2024.5.1/target-linux-x64/nsys", "2024.5.1.1"),
-        ("opt/nvidia/nsight-systems/2023.4.4/bin/nsys", "2023.4.4.1"),
+        ("opt/nvidia/nsight-systems/2023.4.4/target-linux-x64/nsys", "2023.4.4.1"),
         ("opt/nvidia/nsight-systems-cli/target-linux-x64/nsys", "2025.1.1.1"),
         ("opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64/nsys", "2025.3.1.0"),
         ("usr/lib/x86_64-linux-gnu/nsight-systems/target-linux-x64/nsys", "2022.4.2.1-df9881f"),
     ):
         fake_nsys(root / place, version)
+    links = root / "opt/nvidia/nsight-systems/2023.4.4/bin"
+    links.mkdir()
+    (links / "nsys").symlink_to("../target-linux-x64/nsys")
     found = find_all(path="", root=root)
     assert [tool.version_text for tool in found] == [
         "2025.3.1.0",
@@ -134,7 +137,16 @@ def test_an_nsys_that_was_asked_for_must_exist_and_be_one(tmp_path: Path) -> Non
     with pytest.raises(CaptureError, match="this is not nsys"):
         nsys.find(script(tmp_path / "other", "I am a teapot"))
     asked = fake_nsys(tmp_path / "folder" / "nsys", "2024.1.1.1")
-    assert nsys.find(asked) == nsys.find(asked.parent) == NsysTool(asked, (2024, 1, 1, 1), None)
+    assert nsys.find(asked) == nsys.find(asked.parent) == NsysTool(asked, (2024, 1, 1, 1), None, is_wrapper=True)
+
+
+def test_a_script_around_nsys_is_trusted_but_comes_after_the_binary(tmp_path: Path, ldd: Path) -> None:
+    real = fake_nsys(tmp_path / "opt/nvidia/nsight-systems/2024.5.1/target-linux-x64/nsys", "2024.5.1.1")
+    script(real.parent.parent / "host-linux-x64/QdstrmImporter", "")
+    wrapper = fake_nsys(tmp_path / "usr/local/cuda-12.6/bin/nsys", "2024.5.1.1")
+    found = find_all(path="", root=tmp_path)
+    assert [tool.path for tool in found] == [real, wrapper]
+    assert all(tool.can_convert for tool in found)
 
 
 def test_a_device_node_alone_is_no_gpu(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_discarded_captures_leave_only_the_profile(tmp_path: Path) -> None:
         (["--arm", "topup", "--workload", "nope"], "unknown workload 'nope'"),
         (["--arm", "topup", "--workload", "absent.toml"], "cannot read workload absent.toml"),
         (["--arm", "topup", "--arm", "topup"], "an arm is named twice"),
+        (["--arm", "topup", "--name", "a/b"], "'a/b' cannot name a run"),
         (["--arm", "topup", "--nsys", "/no/nsys"], "there is no nsys at /no/nsys"),
         (["--arm", "topup", "--nsys", "/no/nsys", "--recorder"], "--nsys and --recorder exclude each other"),
     ],
