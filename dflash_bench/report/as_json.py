@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dflash_bench.metrics.measure import COLUMNS
 from dflash_bench.metrics.summary import figure, summarise
 from dflash_bench.model import Change, Comparison, Finding, Metric, RunInfo, RunMetrics, Statistic, Table
 
@@ -92,10 +93,11 @@ def _finding(finding: Finding, info: RunInfo | None = None, side: str | None = N
 
 
 def _tables(runs: Iterable[RunMetrics]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    # a table without rows is an empty list, so that scripts need not ask whether it is there
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in COLUMNS}
     for run in runs:
         for table in run.tables:
-            found.setdefault(table.name, []).extend(_rows(run.info, table))
+            found[table.name].extend(_rows(run.info, table))
     return found
 
 
