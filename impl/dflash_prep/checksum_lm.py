@@ -54,7 +54,8 @@ class PageTableView:
     def slots(self, columns: torch.Tensor) -> torch.Tensor:
         """As `TableView.slots`."""
         inside = (columns >= 0) & (columns < self.lens[:, None])
-        pages = self.block_table.gather(1, columns.clamp(min=0) // self.page_size)
+        last_page = self.block_table.shape[1] - 1
+        pages = self.block_table.gather(1, (columns // self.page_size).clamp(0, last_page))
         return torch.where(inside, pages * self.page_size + columns % self.page_size, 0)
 
 
@@ -144,7 +145,7 @@ class ChecksumModel:
     @staticmethod
     def _write(kv: torch.Tensor, slots: torch.Tensor, tokens: torch.Tensor) -> None:
         kv[slots] = tokens.to(torch.int32)
-        kv[0] = 0
+        kv[:1].zero_()
 
 
 class ChecksumHead:

@@ -1,13 +1,17 @@
 """A GPU that is not there: streams with a clock, graphs that take their configured time, blocking reads that block.
 
-The results are computed at once, on the CPU, when work is launched; what is simulated is *when* a GPU would have them.
-A stream is the instant until which it is busy. Work starts when it is launched and everything before it on its stream
-is done; waiting for it puts the host to sleep until then. Sinks that can (`api_call`, `gpu_work`) are told of every
-launch and of the work behind it, all of it named ``simulated``.
+Results are computed on the CPU when work is launched; what is simulated is *when* a GPU would have them. A stream does
+its work in order: a piece starts when it is launched and everything before it is done, and whoever waits for it sleeps
+until then. While the CPU computes what a GPU would compute, the simulated GPU stands still: work in flight takes that
+much longer. So how fast this machine computes the model does not decide whether the host runs ahead of the device.
+
+Sinks that can (`api_call`, `gpu_work`) are told of every launch, copy and wait, and of the work behind it; all of it is
+named ``simulated``.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,28 +31,23 @@ COPY_NS = 4_000
 
 @dataclass(frozen=True, slots=True)
 class SimulatedClock:
-    """Now in ns on the clock that all processes of a host share, and a way to wait for an instant on it."""
+    """Now in ns on the clock that all processes of a host share, and a way to let time pass on it."""
 
     now: Callable[[], int] = monotonic_ns
     sleep_s: Callable[[float], None] = sleep
 
-    def wait_until(self, instant: int) -> None:
-        while (left := instant - self.now()) > 0:
-            self.sleep_s(left / 1e9)
 
+@dataclass(slots=True)
+class SimulatedWork:
+    """A piece of device work. Its instants move back while the device stands still."""
 
-class SimulatedStream:
-    """Work in order; `busy_until_ns` is when the last of it ends."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.busy_until_ns = 0
-
-    def push(self, launched_ns: int, duration_ns: int, after_ns: int = 0) -> tuple[int, int]:
-        """Start and end of a piece of work launched now that also waits for `after_ns`."""
-        start = max(launched_ns, self.busy_until_ns, after_ns)
-        self.busy_until_ns = start + duration_ns
-        return start, self.busy_until_ns
+    kind: str
+    name: str
+    start_ns: int
+    end_ns: int
+    correlation_id: int
+    stream: int
+    graph_exec_id: int = 0
 
 
 class SimulatedGraph:
@@ -68,12 +67,12 @@ class SimulatedGraph:
 class SimulatedResult:
     """The host's copy of one step's result, there once the copy stream has passed it."""
 
-    def __init__(self, device: SimulatedDevice, result: torch.Tensor, done_ns: int) -> None:
-        self._device, self._result, self._done_ns = device, result.clone(), done_ns
+    def __init__(self, device: SimulatedDevice, result: torch.Tensor, copy: SimulatedWork) -> None:
+        self._device, self._result, self._copy = device, result.clone(), copy
 
     def wait(self) -> torch.Tensor:
         """Block the host until the copy is done."""
-        self._device.block("cudaEventSynchronize", self._done_ns)
+        self._device.block("cudaEventSynchronize", self._copy)
         return self._result
 
 
@@ -85,7 +84,9 @@ class SimulatedDevice:
     def __init__(self, clock: SimulatedClock | None = None) -> None:
         self.torch_device = torch.device("cpu")
         self.clock = clock or SimulatedClock()
-        self._forward, self._copy = SimulatedStream(FORWARD_STREAM), SimulatedStream(COPY_STREAM)
+        self._last: dict[int, SimulatedWork] = {}  # by stream
+        self._pending: deque[SimulatedWork] = deque()
+        self._still_since: int | None = None
         self._correlation_id = 0
         self._num_graphs = 0
         sink = ranges.sink()
@@ -107,8 +108,13 @@ class SimulatedDevice:
 
     @contextmanager
     def forward_stream(self, *inputs: torch.Tensor) -> Iterator[None]:
-        """Work inside is ordered after what the schedule stream has prepared: here it always is."""
-        yield
+        """The body computes what a GPU would compute later: the simulated GPU stands still meanwhile."""
+        self._still_since = self.clock.now()
+        try:
+            yield
+        finally:
+            self._catch_up()
+            self._still_since = None
 
     def tables_read(self) -> None:
         """This step has read the shared tables for the last time."""
@@ -119,20 +125,14 @@ class SimulatedDevice:
     def blocking_reads(self, count: int) -> None:
         """The host reads `count` values of the forward stream back, one after the other, as `.item()` does on a GPU."""
         for _ in range(count):
-            self.launch("cudaMemcpyAsync", "memcpy", "simulated memcpy DtoH", COPY_NS)
-            self.block("cudaStreamSynchronize", self._forward.busy_until_ns)
+            copy = self.launch("cudaMemcpyAsync", "memcpy", "simulated memcpy DtoH", COPY_NS)
+            self.block("cudaStreamSynchronize", copy)
 
     def copy_result(self, result: torch.Tensor) -> SimulatedResult:
         """Start the copy of this step's result to the host, behind the forward stream."""
-        end = self.launch(
-            "cudaMemcpyAsync",
-            "memcpy",
-            "simulated memcpy DtoH",
-            COPY_NS,
-            stream=self._copy,
-            after_ns=self._forward.busy_until_ns,
-        )
-        return SimulatedResult(self, result, end)
+        name = "simulated memcpy DtoH"
+        copy = self.launch("cudaMemcpyAsync", "memcpy", name, COPY_NS, stream=COPY_STREAM, after=FORWARD_STREAM)
+        return SimulatedResult(self, result, copy)
 
     def launch(
         self,
@@ -141,33 +141,62 @@ class SimulatedDevice:
         name: str,
         duration_ns: int,
         *,
-        stream: SimulatedStream | None = None,
-        after_ns: int = 0,
+        stream: int = FORWARD_STREAM,
+        after: int | None = None,
         graph_exec_id: int = 0,
-    ) -> int:
-        """One launch call and the work behind it; returns when that work ends, in ns of the clock."""
-        stream = stream or self._forward
+    ) -> SimulatedWork:
+        """One launch call and the work behind it, which also waits for what stream `after` holds."""
+        self._catch_up()
         called = self.clock.now()
-        start, end = stream.push(called, duration_ns, after_ns)
+        before = [self._last[each].end_ns for each in (stream, after) if each in self._last]
+        start = max([called, *before])
         self._correlation_id += 1
-        if self._gpu_work is not None:
-            extra = {"stream": stream.number, "graph_exec_id": graph_exec_id}
-            self._gpu_work(kind, name, start, end, self._correlation_id, **extra)
+        work = SimulatedWork(kind, name, start, start + duration_ns, self._correlation_id, stream, graph_exec_id)
+        self._last[stream] = work
+        self._pending.append(work)
+        self._report_done(called)
         if self._api_call is not None:
             self._api_call(api, called, self.clock.now(), self._correlation_id)
-        return end
+        return work
 
-    def block(self, api: str, until_ns: int) -> None:
-        """A call that returns when the device has reached `until_ns`."""
+    def block(self, api: str, work: SimulatedWork) -> None:
+        """A call that returns when `work` is done; the device works on while the host waits."""
+        self._catch_up()
         called = self.clock.now()
-        self.clock.wait_until(until_ns)
+        while (left := work.end_ns - self.clock.now()) > 0:
+            self.clock.sleep_s(left / 1e9)
+        if self._still_since is not None:
+            self._still_since = self.clock.now()
         self._correlation_id += 1
         if self._api_call is not None:
             self._api_call(api, called, self.clock.now(), self._correlation_id)
 
     def drain(self) -> None:
-        """Wait for everything, at the end of a run."""
-        self.clock.wait_until(max(self._forward.busy_until_ns, self._copy.busy_until_ns))
+        """Wait for everything, at the end of a run, and report it."""
+        for work in list(self._last.values()):
+            while (left := work.end_ns - self.clock.now()) > 0:
+                self.clock.sleep_s(left / 1e9)
+        self._report_done(self.clock.now())
+
+    def _catch_up(self) -> None:
+        """Move unfinished work back by the time that the device has stood still so far."""
+        if self._still_since is None:
+            return
+        since, now = self._still_since, self.clock.now()
+        for work in self._pending:
+            if work.end_ns > since:
+                work.end_ns += now - since
+                if work.start_ns > since:
+                    work.start_ns += now - since
+        self._still_since = now
+
+    def _report_done(self, now: int) -> None:
+        """Tell the sink, in order of launch, of work that is over and so cannot move any more."""
+        while self._pending and self._pending[0].end_ns <= now:
+            work = self._pending.popleft()
+            if self._gpu_work is not None:
+                where = {"stream": work.stream, "graph_exec_id": work.graph_exec_id}
+                self._gpu_work(work.kind, work.name, work.start_ns, work.end_ns, work.correlation_id, **where)
 
 
 class SimulatedFutureMap(FutureMap):

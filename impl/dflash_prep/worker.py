@@ -137,6 +137,8 @@ class Worker:
         self.inputs = GlueInputs(n, torch_device)
         self.bonus = torch.zeros(n, dtype=torch.int64, device=torch_device)
         self.block = BlockBuffers.allocate(n, B, torch_device)
+        for buffer in (self.block.block_ids, self.block.positions, self.block.draft_tokens, self.block.verify_slots):
+            buffer.zero_()  # graphs are warmed up on them: arbitrary slots would be read and written
         self.draft_prefix = torch.ones(n, dtype=torch.int32, device=torch_device)
         self.hidden = torch.zeros((n, B, 2), dtype=torch.float32, device=torch_device)
         self.metadata = VerifyMetadata.allocate(n, shape.row_width, shape.page_size, torch_device)

@@ -64,6 +64,8 @@ def test_graphs_queue_behind_each_other_while_the_host_goes_on(device, listener,
     verify.replay()
     assert ran == ["draft", "verify"]
     assert now.ns == 30_000
+    device.drain()
+    assert now.ns == 500_000
     assert [work[:4] for work in listener.work] == [
         ("graph", "simulated draft", 0, 100_000),
         ("graph", "simulated verify", 100_000, 500_000),
@@ -77,6 +79,7 @@ def test_after_idling_work_starts_when_it_is_launched(device, listener, now) -> 
     graph.replay()
     now.ns = 900_000
     graph.replay()
+    device.drain()
     assert listener.work[1][2:4] == (900_000, 1_000_000)
 
 
@@ -87,8 +90,32 @@ def test_a_result_is_there_when_the_copy_behind_the_forward_stream_is_done(devic
     tensor.zero_()
     assert pending.wait().tolist() == [1, 2]
     assert now.ns == 400_000 + COPY_NS
+    device.drain()
     assert listener.calls[-1][0] == "cudaEventSynchronize"
     assert listener.work[-1][5] != listener.work[0][5]
+
+
+def test_while_the_cpu_computes_for_the_device_the_device_stands_still(device, listener, now) -> None:
+    """400 us of work launched at 0 are a quarter done when computing starts at 100 us and takes 5 ms."""
+    device.graph("verify", lambda: None, 400).replay()
+    now.ns = 100_000
+    with device.forward_stream():
+        now.ns += 5_000_000
+        device.graph("draft", lambda: None, 50).replay()
+        now.ns += 1_000_000
+    device.drain()
+    assert [work[2:4] for work in listener.work] == [(0, 6_400_000), (6_400_000, 6_450_000)]
+    assert listener.calls[1][1] == 5_100_000
+
+
+def test_the_device_works_on_while_the_host_waits_for_it_in_the_middle_of_computing(device, listener, now) -> None:
+    device.graph("verify", lambda: None, 400).replay()
+    with device.forward_stream():
+        now.ns += 1_000_000
+        device.blocking_reads(1)
+        assert now.ns == 1_400_000 + COPY_NS
+    device.drain()
+    assert [work[2:4] for work in listener.work] == [(0, 1_400_000), (1_400_000, 1_400_000 + COPY_NS)]
 
 
 def test_a_blocking_read_keeps_the_host_until_the_forward_stream_is_empty(device, listener, now) -> None:
