@@ -207,8 +207,8 @@ def test_steps_on_a_thread_of_a_process_with_eight(documents):
     own = figures(document)
     steps = query(
         NVFUSER,
-        "SELECT start, end FROM NVTX_EVENTS JOIN StringIds ON id = textId"
-        " WHERE value = 'FusionExecutorCache::runFusionWithInputs' ORDER BY start",
+        "SELECT start, end FROM NVTX_EVENTS LEFT JOIN StringIds ON id = textId"
+        " WHERE COALESCE(text, value) = 'FusionExecutorCache::runFusionWithInputs' ORDER BY start",
     )
     assert (own["step.period"]["n"], own["step.period"]["total"]) == (1, steps[1][0] - steps[0][0])
     launches = query(
@@ -234,7 +234,8 @@ def test_two_ranks_in_one_file_with_most_launches_cut_off(documents):
     (without,) = query(
         SLICE,
         "SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL k WHERE NOT EXISTS"
-        " (SELECT 1 FROM CUPTI_ACTIVITY_KIND_RUNTIME r WHERE r.correlationId = k.correlationId AND r.globalTid >> 24 = k.globalPid >> 24)",
+        " (SELECT 1 FROM CUPTI_ACTIVITY_KIND_RUNTIME r"
+        " WHERE r.correlationId = k.correlationId AND r.globalTid >> 24 = k.globalPid >> 24)",
     )[0]
     assert without == 1810
     document = documents(SLICE)
