@@ -82,9 +82,7 @@ class DecodeBatch:
             self.seq_lens_sum += len(self.reqs)
 
     def filter_batch(self, keep: Sequence[int], *, host_list: bool = True) -> None:
-        """Keep these rows, ascending. host_list False takes the legacy way: the draft input asks the device for them
-        (#31468).
-        """
+        """Keep these rows, ascending. host_list False is the legacy way: the draft input asks the device (#31468)."""
         keep = list(keep)
         if len(keep) == len(self.reqs):
             return

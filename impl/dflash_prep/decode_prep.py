@@ -1,6 +1,4 @@
-"""What decode preparation keeps between steps: its options, the pools, the plan stream, the staging ring, the top-up
-rule.
-"""
+"""What decode preparation keeps between steps: options, pools, plan stream, staging ring, top-up rule."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The EAGLE caller of the shared watermark arithmetic (#35382): the same four calls, another reserve, no top-up.
 
-It is here to show what is shared. Its preparation has no state of its own: no buffers kept, nothing handed to a draft
-input.
+It is here to show what is shared. Its preparation has no state of its own: no buffers kept, no draft input filled.
 """
 
 from __future__ import annotations

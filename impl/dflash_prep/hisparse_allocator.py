@@ -1,5 +1,4 @@
-"""A HiSparse-like allocator: a large logical pool whose KV lives on the host, and a small device pool for prompts in
-prefill.
+"""A HiSparse-like allocator: a large logical pool with its KV on the host, a small device pool for prefill.
 
 What decode preparation has to know of it: decode takes logical slots only, every allocation evicts whether or not
 there is room, frees are never deferred, and the host pool is sized by `kv_allocated_len`, so that a page kept in

@@ -22,8 +22,7 @@ def to_device(values: Sequence[int], device: torch.device, dtype: torch.dtype = 
 
 
 def alloc_for_extend(pools: KVPools, reqs: Sequence[Request]) -> None:
-    """Give each request a row that covers its whole sequence: a cached prefix where there is one, new slots for the
-    rest.
+    """Give each request a row that covers its whole sequence: a cached prefix if there is one, new slots beyond it.
 
     Both counters become the exact length, not a page multiple, although the last page is taken whole: a request's
     first decode step therefore always needs tokens. Raises OutOfRowsError, RowOverflowError or OutOfPagesError with
@@ -102,9 +101,7 @@ def row_slots(pools: KVPools, req: Request, start: int, end: int) -> torch.Tenso
 
 
 def begin_decode(pools: KVPools, reqs: Sequence[Request]) -> None:
-    """Between prefill and the first decode step: a HiSparse pool moves the prompt's KV to the host. Others have
-    nothing to do.
-    """
+    """Between prefill and first decode step a HiSparse pool moves the prompt's KV to the host; others do nothing."""
     if isinstance(pools.allocator, HiSparseAllocator):
         for req in reqs:
             _leave_device(pools, req)
@@ -118,8 +115,7 @@ def _leave_device(pools: KVPools, req: Request) -> None:
 
 
 def commit_accepted(req: Request, num_tokens: int) -> None:
-    """The result processor's write: `num_tokens` more tokens are known committed; fewer than accepted when the
-    request ends early.
+    """The result processor's write: `num_tokens` more are committed, fewer than accepted when the request ends early.
 
     Raises PageAccountingError when that is more than the row was given room for.
     """

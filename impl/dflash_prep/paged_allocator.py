@@ -70,9 +70,7 @@ class PagedAllocator:
         self._group: list[torch.Tensor] | None = None
 
     def available_size(self) -> int:
-        """Free tokens, those parked for sorting included; those deferred by an open free group are not. Host
-        arithmetic.
-        """
+        """Free tokens, also those parked for sorting, not those deferred by an open free group. Host arithmetic."""
         return (self.free_pages.shape[0] + self.num_staged) * self.page_size
 
     def merge_and_sort_free(self) -> None:
@@ -123,9 +121,7 @@ class PagedAllocator:
         return pages
 
     def free(self, slots: torch.Tensor) -> None:
-        """Free every page that a slot of `slots` lies in: the legacy way, whose result size only the device knows (a
-        sync).
-        """
+        """Free every page that a slot lies in: the legacy way, a sync, as only the device knows how many pages."""
         self._release(torch.unique(slots // self.page_size))
 
     def free_segment(self, slots: torch.Tensor, start_pos: int, *, has_window: bool = True) -> None:

@@ -150,9 +150,7 @@ class PrefixCache:
         return torch.cat([run.slots for run in whole])[:length]
 
     def finish(self, req: Request, slots: torch.Tensor, *, insert: bool) -> None:
-        """As TreeCache.finish: whole pages join the chain, duplicates of pages already there and the partial last
-        page are freed.
-        """
+        """As TreeCache.finish: whole pages join the chain, duplicates of its pages and the partial page are freed."""
         kv, page_size = req.kv, self.allocator.page_size
         shared = kv.cache_protected_len
         is_kept = insert and req.stream is not None

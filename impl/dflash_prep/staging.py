@@ -19,9 +19,7 @@ from dflash_prep.reservation import Watermark
 
 MIN_CAPACITY = 32
 RING_DEPTH = 2
-"""Enough, because before step N + 1 is prepared the host has waited for step N - 1's result copy, which fences its
-H2D.
-"""
+"""Enough: before step N + 1 is prepared the host has waited for step N - 1's result copy, which fences its H2D."""
 
 
 class Fill(StrEnum):
@@ -163,9 +161,7 @@ class StagingRing:
         self._shipped_rids: tuple[int, ...] | None = None
 
     def acquire(self, bs: int) -> StagedLens:
-        """The next slot's first `bs` elements. Raises StagingOverwriteError in checking mode when its last copy is
-        not done.
-        """
+        """The next slot's first `bs` elements. In checking mode StagingOverwriteError if its last copy is not done."""
         if bs > self._capacity:
             self._grow(grown(bs, self._capacity))
         self._at = (self._at + 1) % RING_DEPTH

@@ -1,6 +1,4 @@
-"""The hybrid allocator of models with sliding-window layers: every slot of the full pool may have a partner in a
-smaller one.
-"""
+"""The hybrid allocator for sliding-window layers: a slot of the full pool may have a partner in a smaller pool."""
 
 from __future__ import annotations
 

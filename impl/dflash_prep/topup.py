@@ -1,5 +1,4 @@
-"""The page top-up (#47685): a step that must allocate anyway takes some pages in advance for every request that runs
-low.
+"""The page top-up (#47685): a step that must allocate anyway takes pages in advance for everyone who runs low.
 
 Allocation steps become rare, and because one trigger refills all requests, the requests' next triggers fall together.
 
@@ -37,9 +36,7 @@ class TopUpSetting:
 
 
 def topup_from_environment(environment: Mapping[str, str] | None = None) -> TopUpSetting:
-    """K from `SGLANG_OPT_DFLASH_DECODE_TOPUP_PAGES`: default 2, 0 = off, at most 8. Raises SettingError on anything
-    else.
-    """
+    """K from `SGLANG_OPT_DFLASH_DECODE_TOPUP_PAGES`: default 2, 0 = off, at most 8; SettingError on anything else."""
     text = (os.environ if environment is None else environment).get(TOPUP_VARIABLE)
     if text is None:
         return TopUpSetting(DEFAULT_TOPUP_PAGES, is_explicit=False)
