@@ -1,0 +1,111 @@
+"""``dflash-bench report``: two runs as a page that people look at, and as a trace for Perfetto."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.options import (
+    DEFAULT_PROFILES,
+    AgreementRange,
+    NsysPath,
+    PerRank,
+    ProfilesFolder,
+    RankPattern,
+    StepRange,
+)
+from dflash_bench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from dflash_bench.ingest.build import Progress
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.profile import Profile
+
+
+def report(
+    base: Annotated[str, typer.Argument(help="Profile, capture or folder to compare against.")],
+    candidate: Annotated[
+        str | None, typer.Argument(help="The one with the change; left out where BASE holds two runs.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("reports/report.html"),
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Also write a trace that ui.perfetto.dev opens; .gz compresses it.")
+    ] = None,
+    perfetto_steps: Annotated[
+        str | None, typer.Option(help="FIRST:LAST steps in the trace, LAST not included. Default: everything captured.")
+    ] = None,
+    per_rank: PerRank = None,
+    step_range: StepRange = "decode_step",
+    agreement_range: AgreementRange = "dp_agreement",
+    rank_pattern: RankPattern = None,
+    nsys: NsysPath = None,
+    profiles: ProfilesFolder = DEFAULT_PROFILES,
+) -> None:
+    """Compare two runs in one self-contained HTML file: figures, timelines, causes, environment.
+
+    The terminal shows the same in short.
+    """
+    from dflash_bench.compare import compare as compare_runs
+    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.metrics.events import Reading
+    from dflash_bench.metrics.measure import measure
+    from dflash_bench.report.comparison import comparison_report
+    from dflash_bench.report.console import show
+    from dflash_bench.report.figures import side_names
+    from dflash_bench.report.html import html_report, timelines
+    from dflash_bench.report.perfetto import side, write_trace
+
+    steps = parse_steps(perfetto_steps)
+    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
+    with reading_progress() as progress:
+        old, new = _two(base, candidate, options, progress)
+    reading = Reading(step=step_range, agreement=agreement_range)
+    found = compare_runs(measure(old, reading), measure(new, reading))
+    _write(output, html_report(found, timelines(old, new, found, reading)))
+    show(comparison_report(found, is_per_rank=per_rank), stdout)
+    stderr.print(f"written: {output}", markup=False)
+    if perfetto is not None:
+        names = side_names(found)
+        sides = [side(names[0], old, found.base), side(names[1], new, found.candidate)]
+        count = write_trace(perfetto, sides, reading, steps)
+        stderr.print(f"written: {perfetto}, {count:,} events; open it in https://ui.perfetto.dev", markup=False)
+
+
+def parse_steps(text: str | None) -> tuple[int, int] | None:
+    """``FIRST:LAST`` as numbers. Raises UsageError for anything else."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise UsageError(
+            f"--perfetto-steps {text!r} is not FIRST:LAST with FIRST < LAST", hint="--perfetto-steps 0:100"
+        )
+    return int(match[1]), int(match[2])
+
+
+def _two(
+    base: str, candidate: str | None, options: IngestOptions, progress: Progress | None
+) -> tuple[Profile, Profile]:
+    from dflash_bench.ingest.sources import resolve
+
+    found = [p for source in (base, candidate) if source is not None for p in resolve(source, options, progress)]
+    if len(found) != 2:
+        runs = ", ".join(p.info.run for p in found)
+        hint = "dflash-bench report BASE CANDIDATE"
+        raise UsageError(f"a report is about two runs, and these are {len(found)}: {runs}", hint=hint)
+    return found[0], found[1]
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise DataError(f"{path} could not be written: {error.strerror}") from None

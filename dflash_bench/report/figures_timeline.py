@@ -1,0 +1,117 @@
+"""The step timeline: ranges, launches and waits of the host above the work of the GPU."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from dflash_bench.model import Unit
+from dflash_bench.report.figures import MUTED, Figure, Trace, built, label, layout, shown
+from dflash_bench.report.timeline import Bar, BarKind, StepWindow
+from dflash_bench.report.units import symbol
+
+_COLOURS = {
+    BarKind.RANGE: "#8590a0",
+    BarKind.WAIT: "#d0702f",
+    BarKind.LAUNCH: "#8a63c9",
+    BarKind.CALL: "#b5a642",
+    BarKind.GPU: "#1f9e78",
+}
+_SECOND_GREY = "#667180"
+"""Neighbouring ranges take turns in two greys, so that one can tell where one ends."""
+
+_TRACK_HEIGHT = 30
+
+
+def timeline_figure(key: str, side: str, window: StepWindow) -> Figure:
+    """One step of a rank. Dragging along the time axis zooms in, a double click shows all again."""
+    traces = [_bars(kind, [b for b in window.bars if b.kind is kind]) for kind in BarKind]
+    height = 80 + _TRACK_HEIGHT * len(window.tracks)
+    return built(
+        key,
+        f"{side}: {window.title} of rank {window.rank}",
+        _words(window),
+        [t for t in (_arrows(window), *traces) if len(t["x"])],
+        layout(
+            height,
+            {"title": {"text": f"after the step's start, {symbol(Unit.NS)}"}, "tickformat": ",~f"},
+            {
+                "tickvals": list(range(len(window.tracks))),
+                "ticktext": [label(_short(name)) for name in window.tracks],
+                "range": [len(window.tracks) - 0.4, -0.6],
+                "showgrid": False,
+                "zeroline": False,
+            },
+            barmode="overlay",
+            bargap=0,
+            uniformtext={"minsize": 10, "mode": "hide"},
+            shapes=[_edge(t) for t in (0, window.length_ns)],
+        ),
+    )
+
+
+def _short(track: str) -> str:
+    return (
+        "" if track.endswith(("ranges 2", "ranges 3", "ranges 4", "ranges 5")) else track.replace("ranges 1", "ranges")
+    )
+
+
+def _edge(t: int) -> Trace:
+    line = {"color": "#8a8a8a", "width": 1, "dash": "dot"}
+    return {"type": "line", "x0": t / 1000, "x1": t / 1000, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+
+
+def _words(window: StepWindow) -> str:
+    waits = sorted((b for b in window.bars if b.kind is BarKind.WAIT), key=lambda b: b.start_ns - b.end_ns)
+    longest = f", the longest {waits[0].name} of {_length(waits[0])}" if waits else ""
+    gpu = [b for b in window.bars if b.kind is BarKind.GPU]
+    left_out = f" {window.num_left_out:,} shorter bars are left out." if window.num_left_out else ""
+    return (
+        f"Step {window.step} of {window.num_steps:,} (counted from 0), {shown(window.length_ns, Unit.NS)} long, between"
+        f" the dotted lines. Host waits: {len(waits)}, {shown(window.waited_ns, Unit.NS)}{longest}. Launches:"
+        f" {len(window.flows)}; pieces of GPU work: {len(gpu)}. Lines lead from launches to their work.{left_out}"
+    )
+
+
+def _length(bar: Bar) -> str:
+    return shown(bar.end_ns - bar.start_ns, Unit.NS)
+
+
+def _bars(kind: BarKind, bars: list[Bar]) -> Trace:
+    greys = (_COLOURS[kind], _SECOND_GREY)
+    colours = [greys[k % 2] if kind is BarKind.RANGE else greys[0] for k in range(len(bars))]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": kind.value,
+        "base": [b.start_ns / 1000 for b in bars],
+        "x": [(b.end_ns - b.start_ns) / 1000 for b in bars],
+        "y": [b.track for b in bars],
+        "width": 0.8,
+        "marker": {"color": colours, "line": {"color": colours, "width": 0.5}},
+        "text": [label(b.name) for b in bars],
+        "textposition": "inside",
+        "insidetextanchor": "start",
+        "insidetextfont": {"color": "#ffffff", "size": 11},
+        "textangle": 0,
+        "hoverinfo": "text",
+        "hovertext": [_hover(b) for b in bars],
+    }
+
+
+def _hover(bar: Bar) -> str:
+    detail = f"<br>{label(bar.detail)}" if bar.detail else ""
+    start = shown(bar.start_ns, Unit.NS, is_signed=True)
+    return f"<b>{label(bar.name, limit=90)}</b><br>{bar.kind}, {_length(bar)}<br>at {start}{detail}"
+
+
+def _arrows(window: StepWindow) -> Trace:
+    """Thin lines; a gap (None) ends each."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "launch to work",
+        "x": list(chain.from_iterable((f.from_ns / 1000, f.to_ns / 1000, None) for f in window.flows)),
+        "y": list(chain.from_iterable((f.from_track + 0.4, f.to_track - 0.4, None) for f in window.flows)),
+        "line": {"color": MUTED, "width": 1},
+        "hoverinfo": "skip",
+    }
