@@ -40,6 +40,11 @@ _SAYINGS = (
         "export it where it was made, or pass --nsys with a newer one",
     ),
     Said(
+        r"Version not supported",
+        "was made by a newer nsys than this {0}",
+        "export it where it was made, or pass --nsys with a newer one",
+    ),
+    Said(
         r"Qdstrm version ([\d.]+) is not supported",
         "is a raw stream of nsys {0}, and this importer is of {1}: the two versions must be equal",
         "import it with QdstrmImporter of that nsys",

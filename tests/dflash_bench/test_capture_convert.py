@@ -44,6 +44,7 @@ def tool(tmp_path: Path, body: str = "exit 1", importer: str | None = None, **mo
             "Report was created in Nsight Systems version (2026.1), newer than this one",
             "was made by nsys 2026.1, newer than this nsys 2022.4.2.1",
         ),
+        ("Exportation error: Version not supported: 36398880", "was made by a newer nsys than this 2022.4.2.1"),
         ("Exportation error: Section Table Reference magic number mismatch.", "is damaged or no nsys report"),
         ("Exportation error: Cannot read from stream.", "is damaged or no nsys report"),
         ("first\nsomething new\n\n", "could not be converted: something new"),
@@ -137,6 +138,16 @@ def test_the_installed_nsys_exports_its_own_report_again_and_refuses_a_truncated
     with pytest.raises(DataError, match=r"cut\.nsys-rep is damaged or no nsys report"):
         export_report(cut, tmp_path / "cut.sqlite", INSTALLED)
     assert not (tmp_path / "cut.sqlite").exists()
+
+
+@pytest.mark.nsys
+@needs_nsys
+def test_the_installed_nsys_refuses_a_report_of_a_version_that_it_does_not_know(tmp_path: Path) -> None:
+    assert INSTALLED is not None
+    report = tmp_path / "new.nsys-rep"
+    report.write_bytes(b"NVIDIA Tegra Profiler Report 99999999.\n\x0bLocal (CLI)" + bytes(64))
+    with pytest.raises(DataError, match=r"new\.nsys-rep was made by a newer nsys than this"):
+        export_report(report, tmp_path / "new.sqlite", INSTALLED)
 
 
 @pytest.mark.nsys
