@@ -1,9 +1,8 @@
-"""Bootstrap interval of a difference between two runs, on one metric.
+"""Block bootstrap inside one run: how far its figure would move had other steps of the same run been seen.
 
 Steps inside a run are correlated (a slow one is followed by slow ones), so whole blocks of consecutive steps are drawn,
 with the launches, waits or ranges that belong to them, and the blocks run on over the end (circular block bootstrap,
-Politis and Romano 1992). The interval is the percentile interval of the statistic's difference. It speaks of the two
-runs as they were; how much a further run would differ, one run cannot tell.
+Politis and Romano 1992). How much a further run would differ, one run cannot tell: see `shift.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 
 from dflash_bench.metrics.summary import statistic
 from dflash_bench.model import BoolArray, FloatArray, IntArray, Interval, Metric, Statistic
+from dflash_bench.stats.autocorrelation import block_length
 
 CONFIDENCE = 0.95
 MIN_BLOCKS = 5
@@ -24,24 +24,46 @@ _MAX_RESAMPLES, _MIN_RESAMPLES, _SAMPLES_PER_METRIC = 1000, 200, 1_000_000
 
 
 def difference_interval(base: Metric, candidate: Metric, confidence: float = CONFIDENCE) -> Interval | None:
-    """Interval of statistic(candidate) − statistic(base), in the metric's unit.
+    """Percentile interval of statistic(candidate) − statistic(base), in the metric's unit, of these two runs alone.
 
     None where there are no samples to draw from: single values, or fewer than `MIN_BLOCKS` steps on a side. The draw is
     seeded by the metric's name, so the same profiles give the same interval.
     """
-    if base.statistic is Statistic.VALUE:
+    resamples = int(np.clip(_SAMPLES_PER_METRIC // max(base.n, candidate.n, 1), _MIN_RESAMPLES, _MAX_RESAMPLES))
+    rng = np.random.default_rng(seed(base))
+    theirs, mine = draws(candidate, resamples, rng), draws(base, resamples, rng)
+    if theirs is None or mine is None:
         return None
-    mine, theirs = _blocks(base), _blocks(candidate)
-    if min(len(mine), len(theirs)) < MIN_BLOCKS:
-        return None
-    resamples = int(np.clip(_SAMPLES_PER_METRIC // max(base.n, candidate.n), _MIN_RESAMPLES, _MAX_RESAMPLES))
-    seed = np.random.default_rng(zlib.crc32(f"{base.name} {base.rank}".encode()))
-    differences = _draws(candidate, theirs, resamples, seed) - _draws(base, mine, resamples, seed)
+    differences = theirs - mine
     differences = differences[~np.isnan(differences)]
     if len(differences) < resamples / 2:
         return None
     low, high = np.quantile(differences, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(low), float(high), confidence)
+
+
+def seed(metric: Metric) -> int:
+    """The same for the same metric and rank, whatever the run."""
+    return zlib.crc32(f"{metric.name} {metric.rank}".encode())
+
+
+def draws(metric: Metric, resamples: int, rng: np.random.Generator) -> FloatArray | None:
+    """float64 [resamples]: the metric's statistic over each resample, NaN where it has none.
+
+    None for a single value and for fewer than `MIN_BLOCKS` steps.
+    """
+    if metric.statistic is Statistic.VALUE:
+        return None
+    blocks = _blocks(metric)
+    if len(blocks) < MIN_BLOCKS:
+        return None
+    n, length = len(blocks), block_length(_influence(metric, blocks))
+    starts = rng.integers(0, n, size=(resamples, -(-n // length)))
+    steps = ((starts[:, :, None] + np.arange(length)) % n).reshape(resamples, -1)[:, :n]
+    if (blocks.count == 1).all():
+        return _rowwise(metric, blocks.order[blocks.first[steps]])
+    found = [_one(metric, _gather(blocks, row)) for row in steps]
+    return np.array([np.nan if value is None else value for value in found])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +85,46 @@ def _blocks(metric: Metric) -> _Blocks:
     return _Blocks(order, first, count)
 
 
-def block_length(n: int) -> int:
-    """Steps to draw in a row: grows with the cube root of their number, which balances bias against spread."""
-    return max(1, round(n ** (1 / 3)))
+def _influence(metric: Metric, blocks: _Blocks) -> FloatArray:
+    """float64 [steps]: what each step does to the statistic. For a median only the side of it counts, so that heavy
+    tails do not hide the correlation."""
+    values = metric.values
+    if metric.statistic is Statistic.MEAN:
+        pull = values - values.mean()
+    elif metric.group is None:
+        pull = np.sign(values - np.median(values))
+    else:
+        pull = np.sign(values - _median_where(values, metric.group)) * np.where(metric.group, 1.0, -1.0)
+    return np.add.reduceat(pull[blocks.order], blocks.first)
 
 
-def _draws(metric: Metric, blocks: _Blocks, resamples: int, seed: np.random.Generator) -> FloatArray:
-    """float64 [resamples]: the metric's statistic over each resample, NaN where it has none."""
-    n, length = len(blocks), block_length(len(blocks))
-    starts = seed.integers(0, n, size=(resamples, -(-n // length)))
-    steps = ((starts[:, :, None] + np.arange(length)) % n).reshape(resamples, -1)[:, :n]
-    if metric.group is None and (blocks.count == 1).all():
-        values = metric.values[blocks.order[blocks.first[steps]]]
-        return np.median(values, axis=1) if metric.statistic is Statistic.MEDIAN else values.mean(axis=1)
-    found = [_one(metric, _gather(blocks, row)) for row in steps]
-    return np.array([np.nan if value is None else value for value in found])
+def _median_where(values: FloatArray, group: BoolArray) -> FloatArray:
+    """float64 [n]: for each sample the median of its own group."""
+    levels = [float(np.median(values[side])) if side.any() else 0.0 for side in (group, ~group)]
+    return np.where(group, *levels)
+
+
+def _rowwise(metric: Metric, rows: IntArray) -> FloatArray:
+    """The statistic of each row of sample indices [resamples, n]."""
+    values = metric.values[rows]
+    match metric.statistic:
+        case Statistic.MEDIAN:
+            return np.median(values, axis=1)
+        case Statistic.MEDIAN_DIFFERENCE:
+            assert metric.group is not None
+            group = metric.group[rows]
+            return _masked_median(values, group) - _masked_median(values, ~group)
+        case _:
+            return values.mean(axis=1)
+
+
+def _masked_median(values: FloatArray, mask: BoolArray) -> FloatArray:
+    """The median of the masked values of each row, NaN for a row without any."""
+    ordered = np.sort(np.where(mask, values, np.inf), axis=1)
+    count = np.maximum(mask.sum(axis=1), 1)
+    every = np.arange(len(values))
+    found = (ordered[every, (count - 1) // 2] + ordered[every, count // 2]) / 2
+    return np.where(mask.any(axis=1), found, np.nan)
 
 
 def _gather(blocks: _Blocks, steps: IntArray) -> IntArray:
