@@ -9,6 +9,7 @@ import torch
 from dflash_prep.agreement import AgreementGroup
 from dflash_prep.arms import Arm, Switches
 from dflash_prep.checksum_lm import ChecksumModel
+from dflash_prep.counters import PoolTokens
 from dflash_prep.decode_prep import DecodePrep, PrepOptions
 from dflash_prep.engine import Engine
 from dflash_prep.faults import Fault
@@ -59,7 +60,7 @@ def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup) -> Eng
         rank=spec.rank,
         concurrency=shape.max_bs,
         reserve=options.reserve,
-        pool_tokens=pools.allocator.available_size(),
+        pool_size=PoolTokens.free(pools.allocator),
         hit_rate=workload.speculation.hit_rate,
         switches=switches,
         pools=pools,

@@ -6,6 +6,9 @@ import csv
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from dflash_prep.paged_allocator import KVAllocator
+from dflash_prep.swa_allocator import SWAAllocator
+
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
@@ -17,7 +20,8 @@ class StepRow:
     committed_tokens   tokens of the result processed in this step, so those of the step before
     processed          requests whose result was processed in this step
     allocated_tokens   taken from the pool by prepare_for_decode; 0 on a step that allocates nothing
-    free_tokens        of the pool after it (hybrid pools: the smaller of the two)
+    free_tokens        of the KV pool after it, of the full one if there are two
+    swa_free_tokens    of the sliding-window pool, where there is one
     topup_pages        pages held beyond need, all requests; looked at when the step allocates
     guard_ratio        free tokens over the guard's bound, where the step allocates
     retracted          requests sent back in this step
@@ -31,6 +35,7 @@ class StepRow:
     processed: int
     allocated_tokens: int
     free_tokens: int
+    swa_free_tokens: int | None
     topup_pages: int | None
     guard_ratio: float | None
     retracted: int
@@ -46,11 +51,26 @@ def write_steps(rows: list[StepRow], path: Path) -> None:
     unfinished.replace(path)
 
 
-def summarise(rows: list[StepRow], pool_tokens: int, checks: tuple[int, int]) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class PoolTokens:
+    """Free tokens of the KV pool (the full one if there are two) and of the sliding-window pool, if there is one."""
+
+    full: int
+    swa: int | None
+
+    @classmethod
+    def free(cls, allocator: KVAllocator) -> PoolTokens:
+        """Those free now; of a pool nobody uses yet, its size."""
+        if isinstance(allocator, SWAAllocator):
+            return cls(allocator.full.available_size(), allocator.swa.available_size())
+        return cls(allocator.available_size(), None)
+
+
+def summarise(rows: list[StepRow], pool: PoolTokens, checks: tuple[int, int]) -> dict[str, float]:
     """Metric name → value; names whose value does not exist in this run are left out.
 
-    `checks` is (consistency checks, bad ones). Rates count processed tokens over the time from the first step's start
-    to the last one's.
+    `pool` are the sizes. `checks` is (consistency checks, bad ones). Rates count processed tokens over the time from
+    the first step's start to the last one's.
     """
     committed, processed = sum(row.committed_tokens for row in rows), sum(row.processed for row in rows)
     seconds = sum(row.period_ns or 0 for row in rows) / 1e9
@@ -60,7 +80,8 @@ def summarise(rows: list[StepRow], pool_tokens: int, checks: tuple[int, int]) ->
         "tokens.per_s": committed / seconds if seconds else None,
         "tokens.per_s_per_request": committed / seconds / running if seconds and running else None,
         "accept.length": committed / processed if processed else None,
-        "kv.usage_max": 1 - min((row.free_tokens for row in rows), default=pool_tokens) / pool_tokens,
+        "kv.usage_max": _usage_max([row.free_tokens for row in rows], pool.full),
+        "swa.usage_max": _usage_max([row.swa_free_tokens for row in rows if row.swa_free_tokens is not None], pool.swa),
         "kv.topup_pages_held": max((row.topup_pages for row in rows if row.topup_pages is not None), default=None),
         "topup.guard_ratio_min": min((row.guard_ratio for row in rows if row.guard_ratio is not None), default=None),
         "retracted": sum(row.retracted for row in rows),
@@ -69,3 +90,7 @@ def summarise(rows: list[StepRow], pool_tokens: int, checks: tuple[int, int]) ->
         "consistency.bad": checks[1],
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _usage_max(free: list[int], size: int | None) -> float | None:
+    return 1 - min(free) / size if free and size else None

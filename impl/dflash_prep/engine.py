@@ -13,7 +13,7 @@ from time import monotonic_ns
 import torch
 
 from dflash_prep.agreement import Agreement, AgreementGroup, ForwardMode, Proposal
-from dflash_prep.counters import StepRow
+from dflash_prep.counters import PoolTokens, StepRow
 from dflash_prep.decode_prep import DecodePrep
 from dflash_prep.dp_moe_counts import DpMoeCountBuffers, RankCounts, build_counts_legacy
 from dflash_prep.draft_input import DraftInput
@@ -94,6 +94,7 @@ class Engine:
             self.parts.device.war_barrier()
         committed, processed = self._process(self.in_flight)
         self.in_flight = launched
+        free = PoolTokens.free(self.parts.pools.allocator)
         allocated = 0 if reservation is None else reservation.watermark.num_needed
         row = StepRow(
             step=step,
@@ -103,7 +104,8 @@ class Engine:
             committed_tokens=committed,
             processed=processed,
             allocated_tokens=allocated,
-            free_tokens=self.parts.pools.allocator.available_size(),
+            free_tokens=free.full,
+            swa_free_tokens=free.swa,
             topup_pages=self._pages_beyond_need() if allocated else None,
             guard_ratio=reservation.guard.ratio if allocated else None,
             retracted=retracted,
@@ -208,7 +210,8 @@ class Engine:
         self.running = RunningBatch(self.parts)
         pools = self.parts.pools
         pools.tree.evict(pools.tree.evictable_size())
-        self.leaked_tokens = self.parts.pool_tokens - pools.allocator.available_size()
+        size, free = self.parts.pool_size, PoolTokens.free(pools.allocator)
+        self.leaked_tokens = size.full - free.full + (0 if size.swa is None else size.swa - free.swa)
 
     def first_mismatch(self) -> tuple[Mismatch | None, int]:
         """The earliest place where any sequence left the oracle, None if nowhere, and the tokens compared."""

@@ -162,7 +162,7 @@ def _write_results(options: LoopOptions, place: Place, engine, *, interrupted: b
         steps=len(engine.rows),
         interrupted=interrupted,
         device=engine.parts.device.kind,
-        counters=summarise(engine.rows, engine.parts.pool_tokens, checks),
+        counters=summarise(engine.rows, engine.parts.pool_size, checks),
         settings={"needs_cpu_seq_lens": engine.needs_cpu, "workload": asdict(options.workload)},
         checks={
             "verified_tokens": verified,

@@ -10,6 +10,7 @@ from dflash_prep.arms import Switches
 from dflash_prep.batch import DecodeBatch
 from dflash_prep.checksum import prompt_token_of
 from dflash_prep.checksum_lm import ChecksumModel, TableView
+from dflash_prep.counters import PoolTokens
 from dflash_prep.decode_memory import retract_until_it_fits
 from dflash_prep.draft_input import DraftInput
 from dflash_prep.future_map import FutureMap
@@ -27,14 +28,13 @@ class EngineParts:
 
     concurrency   requests that may run at once
     reserve       tokens between committed length and watermark, R = 2 * B
-    pool_tokens   size of the pool, of the smaller one if there are two
     hit_rate      of the draft, per position
     """
 
     rank: int
     concurrency: int
     reserve: int
-    pool_tokens: int
+    pool_size: PoolTokens
     hit_rate: float
     switches: Switches
     pools: KVPools

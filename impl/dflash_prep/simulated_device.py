@@ -94,7 +94,8 @@ class SimulatedDevice:
         self._gpu_work = getattr(sink, "gpu_work", None)
 
     def graph(self, name: str, work: Callable[[], None], busy_us: int) -> SimulatedGraph:
-        """`work` as a graph that keeps the forward stream busy for `busy_us`."""
+        """`work` as a graph that keeps the forward stream busy for `busy_us`; it runs once now, as before a capture."""
+        work()
         self._num_graphs += 1
         return SimulatedGraph(self, f"simulated {name}", work, busy_us, self._num_graphs)
 

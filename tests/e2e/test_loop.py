@@ -131,6 +131,15 @@ def test_a_run_that_decoded_wrongly_says_where_and_exits_with_5(tmp_path, small)
     assert ledger(tmp_path)["checks"]["mismatch"].startswith("step 6, request 0, position ")
 
 
+def test_with_the_triton_kernels_in_their_interpreter_it_decodes_the_same(tmp_path, small) -> None:
+    pytest.importorskip("triton")
+    arguments = ("--arm", "topup", "--workload", small, "--steps", "10", "--verify", "--check", "--out", str(tmp_path))
+    interpreted = environment(TRITON_INTERPRET="1", DFLASH_PREP_FORCE_TRITON="1")
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=interpreted, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert ledger(tmp_path)["checks"]["verified_tokens"] > 0
+
+
 def test_two_ranks_agree_and_each_decodes_its_own_requests_right(tmp_path, small) -> None:
     arguments = ("--arm", "control", "--workload", small, "--steps", "30", "--verify", "--out", str(tmp_path))
     assert finish(start_ranks(2, *arguments)) == [(0, ""), (0, "")]
