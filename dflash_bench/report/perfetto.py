@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -66,7 +67,8 @@ def write_trace(
             count = _dump(file, trace_events(sides, reading or Reading(), steps))
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise DataError(f"{path} could not be written: {error.strerror}") from None
     return count
 
