@@ -1,0 +1,179 @@
+"""Launches joined to GPU work, and their lead: cases worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from handmade import Call, Work, api_calls, gpu_rows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dflash_bench.metrics.launches import join
+
+
+def joined(calls, work):
+    """(API start, lead or None) of every launch, by stream; the counts."""
+    launches, launched, counts = join(api_calls(sorted(calls, key=lambda c: (c.start, c.id))), gpu_rows(work))
+    leads = [
+        (int(s), int(lead) if has else None)
+        for s, lead, has in zip(launches.start, launches.lead, launches.has_lead, strict=True)
+    ]
+    return leads, counts, launched
+
+
+def test_the_lead_is_the_end_of_the_work_before_minus_the_start_of_the_call():
+    """Queued at 100 while work runs until 150: 50 ahead. Queued at 300 after it all ended at 250: 50 late."""
+    calls = [Call("cudaLaunchKernel", t, t + 5, id=k) for k, t in enumerate((10, 100, 300), 1)]
+    work = [Work(20, 150, id=1), Work(150, 250, id=2), Work(310, 400, id=3)]
+    leads, counts, _ = joined(calls, work)
+    assert leads == [(10, None), (100, 50), (300, -50)]
+    assert (counts.num_work, counts.num_matched) == (3, 3)
+
+
+def test_the_first_launch_of_each_stream_has_none():
+    calls = [Call("cudaLaunchKernel", t, t + 5, id=t) for t in (10, 20, 30, 40)]
+    work = [Work(100, 200, id=10, stream=1), Work(100, 300, id=20, stream=2)]
+    work += [Work(200, 210, id=30, stream=1), Work(300, 310, id=40, stream=2)]
+    leads, _, _ = joined(calls, work)
+    assert leads == [(10, None), (30, 170), (20, None), (40, 260)]
+
+
+def test_one_stream_number_on_two_devices_is_two_streams():
+    calls = [Call("cudaLaunchKernel", t, t + 5, id=t) for t in (10, 20)]
+    leads, _, _ = joined(calls, [Work(100, 200, id=10, device=0), Work(100, 300, id=20, device=1)])
+    assert leads == [(10, None), (20, None)]
+
+
+def test_the_work_before_may_end_after_the_work_just_before():
+    """Lead is against the latest end of all work before, not against the last piece's."""
+    calls = [Call("cudaLaunchKernel", t, t + 5, id=t) for t in (10, 20, 30)]
+    leads, _, _ = joined(calls, [Work(11, 900, id=10), Work(21, 50, id=20), Work(31, 60, id=30)])
+    assert leads[-1] == (30, 870)
+
+
+def test_many_kernels_of_one_graph_launch_are_one_piece_of_work():
+    """A graph traced node by node: 3 rows of one id on one stream, from the first start to the last end."""
+    calls = [Call("cudaGraphLaunch", 10, 15, id=1), Call("cudaGraphLaunch", 100, 105, id=2)]
+    work = [Work(20, 30, id=1), Work(40, 90, id=1), Work(30, 40, id=1), Work(110, 120, id=2), Work(120, 130, id=2)]
+    leads, counts, _ = joined(calls, work)
+    assert leads == [(10, None), (100, -10)]
+    assert (counts.num_work, counts.num_matched) == (2, 2)
+
+
+def test_a_graph_whose_nodes_run_on_two_streams_is_a_piece_on_each():
+    calls = [Call("cudaGraphLaunch", 10, 15, id=1), Call("cudaGraphLaunch", 100, 105, id=2)]
+    work = [Work(20, 200, id=1, stream=1), Work(20, 90, id=1, stream=2)]
+    work += [Work(210, 220, id=2, stream=1), Work(210, 220, id=2, stream=2)]
+    assert joined(calls, work)[0] == [(10, None), (100, 100), (10, None), (100, -10)]
+
+
+def test_calls_that_start_together_come_in_the_order_of_their_ids():
+    calls = [Call("cudaLaunchKernel", 10, 15, id=i) for i in (3, 1, 2)]
+    leads, _, _ = joined(calls, [Work(20, 30, id=1), Work(30, 70, id=2), Work(70, 80, id=3)])
+    assert leads == [(10, None), (10, 20), (10, 60)]
+
+
+def test_work_without_a_call_is_counted_and_in_no_lead():
+    """Work whose launch was cut off does not count as work before, either: the lead speaks of what is known."""
+    calls = [Call("cudaLaunchKernel", 10, 15, id=1), Call("cudaLaunchKernel", 100, 105, id=3)]
+    leads, counts, launched = joined(calls, [Work(20, 30, id=1), Work(30, 500, id=2), Work(500, 510, id=3)])
+    assert leads == [(10, None), (100, -70)]
+    assert (counts.num_work, counts.num_matched) == (3, 2)
+    assert launched.all()
+
+
+def test_a_call_without_work_is_no_launch():
+    leads, _, launched = joined(
+        [Call("cudaLaunchKernel", 1, 2, id=1), Call("cudaMalloc", 3, 4, id=2)], [Work(5, 6, id=1)]
+    )
+    assert leads == [(1, None)]
+    assert launched.tolist() == [True, False]
+
+
+def test_of_calls_that_repeat_an_id_the_first_counts():
+    calls = [Call("cudaLaunchKernel", 10, 15, id=1), Call("cuLaunchKernel", 11, 14, id=1)]
+    leads, counts, _ = joined(calls, [Work(20, 30, id=1)])
+    assert leads == [(10, None)]
+    assert counts.num_duplicate_calls == 1
+
+
+def test_work_that_starts_before_its_call_is_counted_as_impossible_and_kept():
+    calls = [Call("cudaLaunchKernel", t, t + 5, id=t) for t in (10, 100)]
+    leads, counts, _ = joined(calls, [Work(20, 30, id=10), Work(99, 110, id=100)])
+    assert counts.num_impossible == 1
+    assert leads == [(10, None), (100, -70)]
+
+
+# ── correlation id 0: graphs instantiated before the capture opened ─────────────────────────────────────────────────
+
+
+def graph_calls(n, name="cudaGraphLaunch"):
+    return [Call(name, 100 * k, 100 * k + 10, id=k + 1) for k in range(n)]
+
+
+def replays(n):
+    return [Work(100 * k + 20, 100 * k + 90, id=0, table="GRAPH_TRACE") for k in range(n)]
+
+
+def test_replays_without_an_id_are_joined_in_order_when_there_is_one_for_each_launch():
+    leads, counts, launched = joined(graph_calls(3), replays(3))
+    assert leads == [(0, None), (100, -10), (200, -10)]
+    assert (counts.num_by_order, counts.num_uncorrelated, counts.num_matched) == (3, 3, 3)
+    assert launched.all()
+
+
+def test_with_one_replay_too_few_nothing_is_joined_since_every_lead_could_be_shifted():
+    leads, counts, _ = joined(graph_calls(3), replays(2))
+    assert leads == []
+    assert (counts.num_by_order, counts.num_uncorrelated, counts.num_matched) == (0, 2, 0)
+
+
+def test_launches_that_have_their_work_by_id_do_not_take_a_replay_without_one():
+    leads, counts, _ = joined(graph_calls(3), [*replays(3)[:2], Work(220, 290, id=3, table="GRAPH_TRACE")])
+    assert len(leads) == 3
+    assert counts.num_by_order == 2
+
+
+def test_kernels_without_an_id_are_never_joined_by_order():
+    _, counts, _ = joined([Call("cudaLaunchKernel", 1, 2, id=1)], [Work(5, 6, id=0)])
+    assert (counts.num_matched, counts.num_by_order, counts.num_uncorrelated) == (0, 0, 1)
+
+
+def test_nothing_joins_nothing():
+    assert joined([], [])[0] == []
+    assert joined([Call("cudaLaunchKernel", 1, 2, id=1)], [])[0] == []
+    assert joined([], [Work(1, 2, id=1)])[1].num_matched == 0
+
+
+# ── against brute force ─────────────────────────────────────────────────────────────────────────────────────────────
+
+CALLS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=15)
+ROWS = st.lists(st.tuples(st.integers(0, 80), st.integers(1, 20), st.integers(1, 14), st.integers(1, 2)), max_size=20)
+
+
+@given(CALLS, ROWS)
+def test_every_lead_equals_the_definition(calls, rows):
+    calls = [Call("cudaLaunchKernel", start, start + 1, id=i) for start, i in calls]
+    work = [Work(start, start + length, id=i, stream=s) for start, length, i, s in rows]
+    calls.sort(key=lambda c: (c.start, c.id))
+    first = {}
+    for call in calls:
+        first.setdefault(call.id, call)
+    expected = []
+    for stream in (1, 2):
+        ends = {}
+        for w in work:
+            if w.stream == stream and w.id in first:
+                ends[w.id] = max(ends.get(w.id, w.end), w.end)
+        before = []
+        for call in sorted((first[i] for i in ends), key=lambda c: (c.start, c.id)):
+            expected.append((call.start, max(before) - call.start if before else None))
+            before.append(ends[call.id])
+    assert joined(calls, work)[0] == expected
+
+
+@pytest.mark.parametrize("shift", [-(10**15), 10**17])
+def test_leads_do_not_depend_on_the_origin_of_time(shift):
+    """Nanoseconds since 1970 do not fit a float64 exactly: nothing here may be one."""
+    calls = [Call("cudaLaunchKernel", shift + t, shift + t + 5, id=t) for t in (10, 101)]
+    leads, _, _ = joined(calls, [Work(shift + 20, shift + 30, id=10), Work(shift + 200, shift + 210, id=101)])
+    assert leads[1] == (shift + 101, -71)

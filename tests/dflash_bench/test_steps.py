@@ -1,0 +1,116 @@
+"""Steps, and what belongs to them."""
+
+from __future__ import annotations
+
+import pytest
+from handmade import Range, events, ints
+
+from dflash_bench.errors import UsageError
+from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.rank import _steps_touched
+from dflash_bench.metrics.steps import find_steps, thread_ranges
+
+
+def steps_of(*ranges, step="decode_step"):
+    found, findings = find_steps(events(ranges), Reading(step=step))
+    return found, {f.code: f.count for f in findings}
+
+
+def test_an_event_belongs_to_the_step_that_holds_its_start():
+    steps, _ = steps_of(Range("decode_step", 0, 10), Range("decode_step", 10, 20), Range("decode_step", 30, 40))
+    assert steps.of(ints([-1, 0, 9, 10, 19, 20, 30, 40])).tolist() == [-1, 0, 0, 1, 1, -1, 2, -1]
+
+
+def test_a_step_inside_a_step_is_left_out_and_counted():
+    """Two scopes of one name per iteration would double the steps and halve their period."""
+    steps, codes = steps_of(Range("decode_step", 0, 10), Range("decode_step", 2, 8), Range("decode_step", 20, 30))
+    assert steps.start.tolist() == [0, 20]
+    assert codes == {"step_inside_step": 1}
+
+
+def test_steps_that_touch_are_both_steps():
+    steps, codes = steps_of(Range("decode_step", 0, 10), Range("decode_step", 10, 20))
+    assert len(steps) == 2
+    assert codes == {}
+
+
+def test_a_name_in_two_domains_counts_where_it_is_more_frequent():
+    ranges = [Range("decode_step", k * 10, k * 10 + 5) for k in range(3)]
+    steps, codes = steps_of(*ranges, Range("decode_step", 1, 4, domain="library"))
+    assert steps.domain == "dflash"
+    assert len(steps) == 3
+    assert codes == {"step_name_in_two_domains": 1}
+
+
+def test_the_step_name_is_a_pattern_for_the_whole_name():
+    """Engines that write counts into their step names have another name every step."""
+    ranges = [Range(f"step {k} (bs={k + 1})", k * 10, k * 10 + 5) for k in range(3)]
+    assert len(steps_of(*ranges, step=r"step \d+ \(bs=\d+\)")[0]) == 3
+    assert len(steps_of(*ranges, step=r"step \d+")[0]) == 0
+
+
+def test_a_pattern_that_is_none_is_a_usage_error():
+    with pytest.raises(UsageError, match=r"--step-range 'step\(' is no regular expression"):
+        steps_of(Range("decode_step", 0, 1), step="step(")
+
+
+def test_a_step_that_was_open_at_the_end_is_no_step():
+    steps, _ = steps_of(Range("decode_step", 0, 10), Range("decode_step", 20, None))
+    assert len(steps) == 1
+
+
+def test_sums_count_only_what_lies_in_steps():
+    steps, _ = steps_of(Range("decode_step", 0, 10), Range("decode_step", 20, 30))
+    assert steps.sum_of(ints([1, 5, 15, 25]), ints([1, 2, 4, 8])).tolist() == [3, 8]
+    assert steps.holding_any(ints([15, 25])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("overhead", "touched"),
+    [
+        ([], 0),
+        ([(5, 6)], 1),
+        ([(9, 21)], 2),  # from one step over the gap into the next
+        ([(10, 20)], 0),  # just between them
+        ([(0, 100)], 3),
+        ([(5, 6), (7, 8)], 1),  # one step touched twice is one step
+        ([(-50, 0)], 0),
+        ([(100, 200)], 0),
+    ],
+)
+def test_steps_touched_by_profiler_overhead(overhead, touched):
+    steps, _ = steps_of(*(Range("decode_step", k * 20, k * 20 + 10) for k in range(3)))
+    assert _steps_touched(steps, ints(a for a, _ in overhead), ints(b for _, b in overhead)) == touched
+
+
+def ranges_of(*ranges, domain="dflash"):
+    return thread_ranges(events(ranges).ranges, domain)
+
+
+def test_the_innermost_range_is_of_the_same_thread_and_domain():
+    own = ranges_of(
+        Range("outer", 0, 100),
+        Range("inner", 10, 20),
+        Range("elsewhere", 10, 20, tid=7),
+        Range("cub::sort", 12, 14, domain="library"),
+    )
+    names = own.ranges.name
+    held = own.innermost(ints([4242, 4242, 7, 7, 8]), ints([13, 50, 13, 50, 13]))
+    assert [None if k == -1 else names.values[names.codes[k]] for k in held] == [
+        "inner", "outer", "elsewhere", None, None,
+    ]  # fmt: skip
+
+
+def test_the_path_of_a_range_names_all_that_hold_it():
+    own = ranges_of(Range("step", 0, 100), Range("prepare", 10, 50), Range("fill", 20, 30), Range("fill", 60, 70))
+    paths, code = own.paths()
+    by_start = {int(s): paths[c] for s, c in zip(own.ranges.start, code, strict=True)}
+    assert by_start == {
+        0: "step", 10: "step > prepare", 20: "step > prepare > fill", 60: "step > fill",
+    }  # fmt: skip
+
+
+def test_without_ranges_nothing_is_innermost_and_there_are_no_paths():
+    own = ranges_of()
+    assert own.innermost(ints([1]), ints([5])).tolist() == [-1]
+    assert own.paths()[0] == []

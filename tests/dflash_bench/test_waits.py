@@ -1,0 +1,141 @@
+"""Where the host waited, and what the GPU lost: who takes the blame."""
+
+from __future__ import annotations
+
+import pytest
+from handmade import PID, Call, Range, Work, events, ints
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dflash_bench.metrics import waits
+from dflash_bench.metrics.blame import Blame, blame, merged
+from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.launches import join
+from dflash_bench.metrics.steps import find_steps, thread_ranges
+
+
+@pytest.mark.parametrize(
+    ("name", "is_wait"),
+    [
+        ("cudaStreamSynchronize", True),
+        ("cudaEventSynchronize", True),
+        ("cudaDeviceSynchronize", True),
+        ("cuStreamSynchronize", True),
+        ("cuCtxSynchronize", True),
+        ("cuEventSynchronize", True),
+        ("cudaStreamSynchronize_ptsz", True),
+        ("cudaStreamWaitEvent", False),
+        ("cudaEventQuery", False),
+        ("cudaMemcpy", False),
+    ],
+)
+def test_which_calls_are_host_waits(name, is_wait):
+    assert (waits.SYNC.fullmatch(name) is not None) == is_wait
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("cudaMemcpy", True),
+        ("cudaMemcpy2D", True),
+        ("cuMemcpyDtoH", True),
+        ("cudaMemcpyFromSymbol", True),
+        ("cudaMemcpyAsync", False),
+        ("cuMemcpyDtoHAsync", False),
+        ("cudaMemset", False),
+    ],
+)
+def test_which_copies_block(name, blocks):
+    assert (waits.BLOCKING_COPY.fullmatch(name) is not None) == blocks
+
+
+RANGES = (Range("decode_step", 0, 100), Range("fill", 10, 40), Range("decode_step", 200, 300))
+
+
+def setting(calls, work=(), ranges=RANGES):
+    made = events(ranges, calls, work)
+    steps, _ = find_steps(made, Reading())
+    return made, steps, thread_ranges(made.ranges, steps.domain)
+
+
+def test_waits_are_those_inside_steps_on_any_thread():
+    calls = [
+        Call("cudaStreamSynchronize", 20, 30, id=1),
+        Call("cudaStreamSynchronize", 50, 60, id=2, tid=9),
+        Call("cudaStreamSynchronize", 150, 160, id=3),
+        Call("cudaLaunchKernel", 21, 22, id=4),
+    ]
+    made, steps, _ = setting(calls)
+    found = waits.sync_calls(made.calls, steps)
+    assert found.start.tolist() == [20, 50]
+    assert waits.by_thread(found).rows(0) == [
+        (0, str(PID), "cudaStreamSynchronize", 1, 10, 10.0),
+        (0, "9", "cudaStreamSynchronize", 1, 10, 10.0),
+    ]
+
+
+def test_the_code_that_waited_is_the_path_of_ranges_around_the_call():
+    calls = [
+        Call("cudaStreamSynchronize", 20, 30, id=1),
+        Call("cudaMemcpy", 50, 55, id=2),
+        Call("cudaMemcpyAsync", 60, 65, id=3),
+        Call("cudaEventSynchronize", 250, 251, id=4, tid=9),
+    ]
+    made, steps, own = setting(calls)
+    assert waits.by_range(made.calls, steps, own).rows(3) == [
+        (3, "decode_step > fill", "cudaStreamSynchronize", 1, 10, 10.0),
+        (3, "decode_step", "cudaMemcpy", 1, 5, 5.0),
+        (3, "-", "cudaEventSynchronize", 1, 1, 1.0),
+    ]
+
+
+def test_a_stall_is_blamed_on_what_the_thread_did_when_the_stream_ran_dry():
+    """Dry at 25 inside fill's sync, at 45 in plain CPU work of the step, at 120 outside all steps."""
+    calls = [
+        Call("cudaLaunchKernel", 1, 2, id=1),
+        Call("cudaStreamSynchronize", 20, 30, id=9),
+        Call("cudaLaunchKernel", 35, 36, id=2),
+        Call("cudaLaunchKernel", 60, 61, id=3),
+        Call("cudaLaunchKernel", 210, 211, id=4),
+    ]
+    work = [Work(2, 25, id=1), Work(36, 45, id=2), Work(61, 120, id=3), Work(211, 220, id=4)]
+    made, _, own = setting(calls, work)
+    launches, _, _ = join(made.calls, made.gpu)
+    late = launches[launches.has_lead & (launches.lead < 0)]
+    assert waits.by_cause(late, made.calls, own).rows(None) == [
+        (None, "- · -", 1, 90, 90.0),
+        (None, "decode_step · -", 1, 15, 15.0),
+        (None, "fill · cudaStreamSynchronize", 1, 10, 10.0),
+    ]
+
+
+def test_rows_of_a_cause_count_sum_and_halve():
+    found = blame([(("a", "b"), ints([0, 1, 0, 0, -1]))], ints([5, 100, 1, 9, 3]))
+    assert found.rows(2) == [(2, "b", 1, 100, 100.0), (2, "a", 3, 15, 5.0), (2, "-", 1, 3, 3.0)]
+
+
+def test_no_values_give_no_rows():
+    assert blame([((), ints([]))], ints([])).rows(0) == []
+    assert merged([]).rows(None) == []
+
+
+LABELS = st.lists(st.tuples(st.integers(-1, 2), st.integers(-1, 1), st.integers(-50, 50)), max_size=20)
+
+
+@given(LABELS, LABELS)
+def test_merged_blames_are_those_of_the_concatenated_samples(one, two):
+    """Ranks know other names, or the same in another order: what counts is the label."""
+
+    def part(rows, first, second) -> Blame:
+        return blame(
+            [(first, ints(a for a, _, _ in rows)), (second, ints(b for _, b, _ in rows))], ints(v for _, _, v in rows)
+        )
+
+    expected = {}
+    for rows, first, second in ((one, "abc", "xy"), (two, "cab", "yx")):
+        for a, b, value in rows:
+            label = ("-" if a < 0 else first[a], "-" if b < 0 else second[b])
+            expected.setdefault(label, []).append(value)
+    found = merged([part(one, "abc", "xy"), part(two, "cab", "yx")]).rows(None)
+    assert {row[1:3]: row[3:5] for row in found} == {k: (len(v), sum(v)) for k, v in expected.items()}
+    assert [row[4] for row in found] == sorted((row[4] for row in found), reverse=True)
