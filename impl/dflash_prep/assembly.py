@@ -10,6 +10,7 @@ from dflash_prep.agreement import AgreementGroup
 from dflash_prep.arms import Arm, Switches
 from dflash_prep.checksum_lm import ChecksumModel
 from dflash_prep.counters import PoolTokens
+from dflash_prep.decode_device import DecodeDevice
 from dflash_prep.decode_prep import DecodePrep, PrepOptions
 from dflash_prep.engine import Engine
 from dflash_prep.faults import Fault
@@ -22,7 +23,7 @@ from dflash_prep.sequences import Arrivals
 from dflash_prep.staging import Fill
 from dflash_prep.swa_allocator import SWAAllocator
 from dflash_prep.swa_eviction import SWAEviction
-from dflash_prep.worker import DecodeDevice, Worker, WorkerShape
+from dflash_prep.worker import Worker, WorkerShape
 from dflash_prep.workload import Workload
 
 

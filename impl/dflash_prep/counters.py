@@ -15,7 +15,7 @@ class StepRow:
     """One finished step of one rank. Empty fields of the file mean: not measured at this step.
 
     start_ns           CLOCK_MONOTONIC at the start of decode_step
-    period_ns          to the start of the next step; None for the last one
+    period_ns          until the next step starts; for the last one until it ends
     running            requests in the batch
     committed_tokens   tokens of the result processed in this step, so those of the step before
     processed          requests whose result was processed in this step
@@ -29,7 +29,7 @@ class StepRow:
 
     step: int
     start_ns: int
-    period_ns: int | None
+    period_ns: int
     running: int
     committed_tokens: int
     processed: int
@@ -69,11 +69,11 @@ class PoolTokens:
 def summarise(rows: list[StepRow], pool: PoolTokens, checks: tuple[int, int]) -> dict[str, float]:
     """Metric name → value; names whose value does not exist in this run are left out.
 
-    `pool` are the sizes. `checks` is (consistency checks, bad ones). Rates count processed tokens over the time from
-    the first step's start to the last one's.
+    `pool` are the sizes. `checks` is (consistency checks, bad ones). Rates count processed tokens over the time of
+    all steps.
     """
     committed, processed = sum(row.committed_tokens for row in rows), sum(row.processed for row in rows)
-    seconds = sum(row.period_ns or 0 for row in rows) / 1e9
+    seconds = sum(row.period_ns for row in rows) / 1e9
     running = sum(row.running for row in rows) / max(1, len(rows))
     found: dict[str, float | None] = {
         "tokens.committed": committed,

@@ -32,7 +32,7 @@ class CudaResult:
 
 
 class CudaDevice:
-    """One rank's streams on GPU `index`; see `worker.DecodeDevice`.
+    """One rank's streams on GPU `index`; see `decode_device.DecodeDevice`.
 
     reuse_events   read_done and copy_done from rings (#31698) instead of new ones every step
     """

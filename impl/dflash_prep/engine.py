@@ -14,6 +14,7 @@ import torch
 
 from dflash_prep.agreement import Agreement, AgreementGroup, ForwardMode, Proposal
 from dflash_prep.counters import PoolTokens, StepRow
+from dflash_prep.decode_device import PendingResult
 from dflash_prep.decode_prep import DecodePrep
 from dflash_prep.dp_moe_counts import DpMoeCountBuffers, RankCounts, build_counts_legacy
 from dflash_prep.draft_input import DraftInput
@@ -24,7 +25,7 @@ from dflash_prep.ranges import Range, span
 from dflash_prep.request import ceil_to
 from dflash_prep.running import EngineParts, RunningBatch
 from dflash_prep.sequences import Sequence
-from dflash_prep.worker import PendingResult, StepInputs, Worker
+from dflash_prep.worker import StepInputs, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Engine:
         row = StepRow(
             step=step,
             start_ns=started,
-            period_ns=None,
+            period_ns=0,  # known when the step is over
             running=len(self.running),
             committed_tokens=committed,
             processed=processed,

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from dflash_prep.agreement import AgreementGroup
-from dflash_prep.worker import DecodeDevice
+from dflash_prep.decode_device import DecodeDevice
 
 
 def open_device(choice: str, local_rank: int, *, reuse_events: bool) -> DecodeDevice:

@@ -11,6 +11,7 @@ from dflash_prep.batch import DecodeBatch
 from dflash_prep.checksum import prompt_token_of
 from dflash_prep.checksum_lm import ChecksumModel, TableView
 from dflash_prep.counters import PoolTokens
+from dflash_prep.decode_device import DecodeDevice
 from dflash_prep.decode_memory import retract_until_it_fits
 from dflash_prep.draft_input import DraftInput
 from dflash_prep.future_map import FutureMap
@@ -19,7 +20,6 @@ from dflash_prep.pools import KVPools
 from dflash_prep.ranges import Range, span
 from dflash_prep.request import ceil_to
 from dflash_prep.sequences import Arrivals, Sequence
-from dflash_prep.worker import DecodeDevice
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class SimulatedResult:
 
 
 class SimulatedDevice:
-    """The device seam of the engine on a machine without GPU; see `worker.DecodeDevice`."""
+    """The device seam of the engine on a machine without GPU; see `decode_device.DecodeDevice`."""
 
     kind = "simulated"
 

@@ -6,10 +6,8 @@ checksum language model; all that surrounds it is the real thing, in the variant
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -20,65 +18,16 @@ from dflash_prep.block_prep import BlockBuffers, BlockInputs, assemble_draft_tok
 from dflash_prep.checksum import VOCAB
 from dflash_prep.checksum_lm import MASK_ID, ChecksumHead, ChecksumModel, PageTableView, TableView
 from dflash_prep.compact import CompactWindow, RebuildInputs, rebuild_compact, rebuild_legacy
+from dflash_prep.decode_device import DecodeDevice, Graph, PendingResult
 from dflash_prep.faults import Fault
 from dflash_prep.future_map import FutureMap
-from dflash_prep.glue_graph import WARM_UPS, Captured, GlueGraphs, GlueInputs, GlueKey, GlueMode
+from dflash_prep.glue_graph import WARM_UPS, GlueGraphs, GlueInputs, GlueKey, GlueMode
 from dflash_prep.host_lens import committed_host_lens
 from dflash_prep.ranges import Range, span
 from dflash_prep.sampler import DraftHead, FoldedSampler, SoloGroup, VocabShard, sample_drafts
 
 LEGACY_REBUILD_READS = 3
 """item(), the mask's nonzero, cpu(): see `compact.rebuild_legacy`."""
-
-
-class Graph(Protocol):
-    """A captured piece of work on the forward stream."""
-
-    def replay(self) -> None: ...
-
-
-class PendingResult(Protocol):
-    """A result on its way to the host."""
-
-    def wait(self) -> torch.Tensor:
-        """Block until it is there; a CPU tensor of the shape given to `copy_result`."""
-
-
-class DecodeDevice(Protocol):
-    """The seam between the engine and what runs it: a GPU, or a simulated one."""
-
-    kind: str
-    torch_device: torch.device
-
-    def graph(self, name: str, work: Callable[[], None], busy_us: int) -> Graph:
-        """`work` as a graph that also keeps the device busy up to `busy_us` microseconds. `work` may run now."""
-
-    def capture(self, prepare: Callable[[], object]) -> Captured[object]:
-        """A small graph without busy time, for metadata."""
-
-    def future_map(self, rows: int) -> FutureMap:
-        """A FutureMap of `rows` rows."""
-
-    def forward_stream(self, *inputs: torch.Tensor) -> AbstractContextManager[None]:
-        """Work inside runs on the forward stream, after everything on the schedule stream so far.
-
-        `inputs` are tensors allocated on the schedule stream that the work reads.
-        """
-
-    def tables_read(self) -> None:
-        """On the forward stream: this step has read the shared tables for the last time."""
-
-    def war_barrier(self) -> None:
-        """On the schedule stream: later writes to shared tables wait for the reads of the step in flight."""
-
-    def blocking_reads(self, count: int) -> None:
-        """The code just run read `count` values back: a GPU has blocked the host, a simulated one does so here."""
-
-    def copy_result(self, result: torch.Tensor) -> PendingResult:
-        """Copy to the host behind the forward stream, on the copy stream."""
-
-    def drain(self) -> None:
-        """Wait for all work."""
 
 
 @dataclass(frozen=True, slots=True)
