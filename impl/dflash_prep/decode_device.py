@@ -1,4 +1,4 @@
-"""The seam between the engine and what runs it: a GPU (`cuda_device.py`), or a simulated one (`simulated_device.py`)."""
+"""The seam between the engine and what it runs on: a GPU (`cuda_device.py`) or a simulated one."""
 
 from __future__ import annotations
 
