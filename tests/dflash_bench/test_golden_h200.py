@@ -148,7 +148,7 @@ def samples_of(c):
     found["graph.lead"] = [launch["lead"] for launch, _ in graphs]
     found["graph.run_ahead_fraction"] = [int(launch["lead"] > 0) for launch, _ in graphs]
     first = {}
-    for launch, k in sorted(graphs, key=lambda pair: pair[0]["start"]):
+    for launch, _ in sorted(graphs, key=lambda pair: pair[0]["start"]):
         held = c.own_of[launch["thread"]].innermost(launch["start"])
         found[f"graph.lead@{held['name']}"].append(launch["lead"])
     for launch in sorted(launches, key=lambda launch: launch["start"]):
