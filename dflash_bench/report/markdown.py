@@ -7,24 +7,25 @@ from dflash_bench.report.sheets import Report, Sheet
 
 def markdown(report: Report) -> str:
     """The whole report as one Markdown text."""
-    blocks = [f"# {_escaped(report.title)}"]
+    blocks = [f"# {escaped(report.title)}"]
     if report.lines:
-        blocks.append("\n".join(f"- {_escaped(' '.join(line.split()))}" for line in report.lines))
+        blocks.append("\n".join(f"- {escaped(' '.join(line.split()))}" for line in report.lines))
     blocks += [_table(sheet) for sheet in report.sheets]
     if report.warnings:
-        blocks.append("## Warnings\n\n" + "\n".join(f"- {_escaped(w)}" for w in report.warnings))
+        blocks.append("## Warnings\n\n" + "\n".join(f"- {escaped(w)}" for w in report.warnings))
     return "\n\n".join(blocks) + "\n"
 
 
 def _table(sheet: Sheet) -> str:
-    head = "| " + " | ".join(_escaped(c) for c in sheet.columns) + " |"
+    head = "| " + " | ".join(escaped(c) for c in sheet.columns) + " |"
     rule = "|" + "|".join(":--" if c in sheet.left else "--:" for c in sheet.columns) + "|"
-    rows = ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in sheet.rows]
-    note = f"\n\n{_escaped(sheet.note)}" if sheet.note else ""
-    return f"## {_escaped(sheet.title)}\n\n" + "\n".join([head, rule, *rows]) + note
+    rows = ["| " + " | ".join(escaped(cell) for cell in row) + " |" for row in sheet.rows]
+    note = f"\n\n{escaped(sheet.note)}" if sheet.note else ""
+    return f"## {escaped(sheet.title)}\n\n" + "\n".join([head, rule, *rows]) + note
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """Text that Markdown shows as it is."""
     # range names come from the profiled program: they may hold anything
     for char in "\\|<>*_`[]":
         value = value.replace(char, "\\" + char)

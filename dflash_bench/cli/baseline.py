@@ -1,0 +1,162 @@
+"""``dflash-bench baseline``: what later runs are held against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_bench.cli.console import reading_progress, stdout
+from dflash_bench.cli.options import (
+    DEFAULT_PROFILES,
+    AgreementRange,
+    AsJson,
+    NsysPath,
+    ProfilesFolder,
+    RankPattern,
+    StepRange,
+)
+from dflash_bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from dflash_bench.baseline import Baseline
+    from dflash_bench.model import Metric, Unit
+
+app = typer.Typer(help="Keep runs as what later runs are held against.", no_args_is_help=True)
+
+DEFAULT_BASELINES = Path("baselines")
+BaselinesFolder = Annotated[
+    Path, typer.Option("--baselines", envvar="DFLASH_BENCH_BASELINES", help="Folder of the baselines.")
+]
+
+
+@app.command()
+def save(
+    runs: Annotated[list[str], typer.Argument(help="Runs of one arm: names, a pattern, captures, or a folder.")],
+    keep: Annotated[
+        int, typer.Option(min=1, help="Runs whose samples the file keeps; older ones stay as figures.")
+    ] = 5,
+    step_range: StepRange = "decode_step",
+    agreement_range: AgreementRange = "dp_agreement",
+    rank_pattern: RankPattern = None,
+    nsys: NsysPath = None,
+    profiles: ProfilesFolder = DEFAULT_PROFILES,
+    baselines: BaselinesFolder = DEFAULT_BASELINES,
+) -> None:
+    """Add runs to the baseline of their device, stack, workload, arm and world size."""
+    from dflash_bench.baseline import save as save_runs
+    from dflash_bench.cli.sides import resolve_side
+    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.metrics.events import Reading
+    from dflash_bench.metrics.measure import measure
+
+    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
+    reading = Reading(step=step_range, agreement=agreement_range)
+    with reading_progress() as progress:
+        found = [p for words in runs for p in resolve_side(words, options, progress)]
+    path, after = save_runs(baselines, [measure(p, reading) for p in found], keep)
+    text = f"{path}: {after.key.text}; {len(after.runs)} runs with samples, {len(after.history)} in its history"
+    stdout.print(text, markup=False, soft_wrap=True)
+
+
+@app.command(name="list")
+def list_(json: AsJson = False, baselines: BaselinesFolder = DEFAULT_BASELINES) -> None:
+    """List the baselines of a folder."""
+    import json as json_text
+
+    from dflash_bench.baseline import all_in
+    from dflash_bench.report.console import rendered
+    from dflash_bench.report.sheets import Sheet
+
+    found = all_in(baselines)
+    if json:
+        rows = [
+            {
+                "path": str(path),
+                "device": b.key.device,
+                "stack": dict(b.key.stack),
+                "workload": b.key.workload,
+                "arm": b.key.arm,
+                "world": b.key.world,
+                "runs": [run.run for run in b.runs],
+                "history": len(b.history),
+            }
+            for path, b in found
+        ]
+        typer.echo(json_text.dumps(rows, indent=1, ensure_ascii=False))
+        return
+    columns = ("arm", "workload", "ranks", "device", "runs", "history", "newest", "file")
+    sheet_rows = tuple(
+        (
+            b.key.arm,
+            b.key.workload,
+            str(b.key.world),
+            b.key.device,
+            str(len(b.runs)),
+            str(len(b.history)),
+            b.history[-1].created_utc[:16] if b.history else "–",
+            str(path),
+        )
+        for path, b in found
+    )
+    left = ("arm", "workload", "device", "newest", "file")
+    stdout.print(rendered(Sheet(f"Baselines in {baselines}", columns, sheet_rows, left=left)))
+
+
+@app.command()
+def show(
+    baseline: Annotated[Path, typer.Argument(help="A baseline file, as `baseline list` names it.")],
+    per_rank: Annotated[bool, typer.Option("--per-rank", help="Show each rank, not only all together.")] = False,
+) -> None:
+    """Show what a baseline holds: its key, its runs, and the figures of each."""
+    from dflash_bench.metrics.summary import figure
+    from dflash_bench.report.console import show as show_report
+    from dflash_bench.report.sheets import Report, Sheet
+    from dflash_bench.report.units import rank_text, symbol, text
+
+    found = _load(baseline)
+    runs = found.run_metrics()
+    keys = list(dict.fromkeys((m.name, m.rank) for run in runs for m in run.metrics))
+    shown = [(name, rank) for name, rank in keys if per_rank or rank is None]
+    metrics = {key: [run.find(*key) for run in runs] for key in shown}
+    rows = tuple(
+        (
+            name,
+            rank_text(rank),
+            *(text(None if m is None else figure(m), m.unit if m else _unit(own)) for m in own),
+            symbol(_unit(own)),
+        )
+        for (name, rank), own in metrics.items()
+    )
+    sheet = Sheet("Figures", ("metric", "rank", *(r.info.run for r in runs), "unit"), rows, left=("metric", "unit"))
+    history = [f"{e.created_utc[:16]} {e.run}: {len(e.figures)} figures" for e in found.history]
+    show_report(Report(found.key.text, tuple(history), (sheet,)), stdout)
+
+
+@app.command()
+def prune(
+    baseline: Annotated[Path, typer.Argument(help="A baseline file, as `baseline list` names it.")],
+    keep: Annotated[int, typer.Option(min=0, help="Newest runs whose samples stay.")] = 5,
+    keep_history: Annotated[int, typer.Option(min=0, help="Newest entries of the history that stay.")] = 50,
+) -> None:
+    """Drop all but the newest runs and history entries of a baseline."""
+    from dflash_bench.baseline import prune as prune_file
+
+    _load(baseline)
+    after = prune_file(baseline, keep, keep_history)
+    text = f"{baseline}: {len(after.runs)} runs with samples, {len(after.history)} in its history"
+    stdout.print(text, markup=False, soft_wrap=True)
+
+
+def _load(path: Path) -> Baseline:
+    from dflash_bench.baseline import load
+
+    if not path.is_file():
+        raise UsageError(f"{path}: no such baseline", hint="dflash-bench baseline list")
+    return load(path)
+
+
+def _unit(found: list[Metric | None]) -> Unit:
+    return next(m.unit for m in found if m is not None)

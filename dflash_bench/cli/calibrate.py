@@ -1,0 +1,152 @@
+"""``dflash-bench calibrate``: how quiet is this machine?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.gate import PolicyFile
+from dflash_bench.cli.options import DEFAULT_PROFILES, AgreementRange, NsysPath, ProfilesFolder, RankPattern, StepRange
+from dflash_bench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dflash_bench.gate.calibration import Floor
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.model import RunInfo
+    from dflash_bench.profile import Profile
+    from dflash_bench.report.sheets import Sheet
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Runs to make."""
+
+    arm: str
+    workload: str
+    ranks: int
+    steps: int
+    seed: int
+    repeats: int
+    is_builtin: bool
+    nsys: Path | None
+
+
+def calibrate(
+    runs: Annotated[list[str] | None, typer.Argument(help="Runs of one arm. Without: they are made now.")] = None,
+    arm: Annotated[str, typer.Option(help="Arm to run, without RUNS.")] = "control",
+    workload: Annotated[str, typer.Option(help="Workload to run, without RUNS.")] = "smoke",
+    ranks: Annotated[int, typer.Option(min=1, help="Processes, one a rank.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="Decode steps of each run.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Decides requests, lengths and accepted tokens.")] = 0,
+    repeats: Annotated[int, typer.Option(min=4, help="Runs to make, without RUNS.")] = 10,
+    recorder: Annotated[bool, typer.Option("--recorder", help="Record with the built-in recorder, not nsys.")] = False,
+    gate_repeats: Annotated[int, typer.Option(min=2, help="Runs a side that the gate will have.")] = 5,
+    policy: PolicyFile = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the policy to this TOML file.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite the file.")] = False,
+    step_range: StepRange = "decode_step",
+    agreement_range: AgreementRange = "dp_agreement",
+    rank_pattern: RankPattern = None,
+    nsys: NsysPath = None,
+    profiles: ProfilesFolder = DEFAULT_PROFILES,
+) -> None:
+    """Measure the noise floor of every watched metric from runs of one arm, and write tolerances that suit it.
+
+    A tolerance is what the gate's number of repeats tells from chance 9 times in 10; the gate then sees twice as much.
+    """
+    from dflash_bench.gate.calibration import noise_floor, policy_toml
+    from dflash_bench.gate.policy import load_policy
+    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.metrics.events import Reading
+    from dflash_bench.metrics.measure import measure
+    from dflash_bench.report.console import rendered
+
+    if output is not None and output.exists() and not replace:
+        raise UsageError(f"{output} exists already", hint="choose another -o FILE, or pass --replace")
+    rules = load_policy(policy)
+    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
+    if runs:
+        found = _named(runs, options)
+    else:
+        found = _made(Plan(arm, workload, ranks, steps, seed, repeats, recorder, nsys), profiles)
+    reading = Reading(step=step_range, agreement=agreement_range)
+    floors = noise_floor([measure(p, reading) for p in found], rules, gate_repeats)
+    stdout.print(rendered(_sheet(floors, gate_repeats)))
+    if output is not None:
+        _write(output, policy_toml(floors, rules, gate_repeats, _about(found[0].info, len(found), gate_repeats)))
+        stderr.print(f"written: {output}; use it with --policy {output}", markup=False)
+
+
+def _named(runs: Sequence[str], options: IngestOptions) -> list[Profile]:
+    from dflash_bench.cli.sides import resolve_side
+    from dflash_bench.environment import differences
+
+    with reading_progress() as progress:
+        found = [p for words in runs for p in resolve_side(words, options, progress)]
+    arms = sorted({p.info.arm or "not stated" for p in found})
+    wrong = [d.finding.text for d in differences([p.info for p in found], [found[0].info])]
+    if len(arms) > 1 or wrong:
+        text = "; ".join([*([f"the arms {', '.join(arms)}"] if len(arms) > 1 else []), *wrong])
+        raise UsageError(f"calibration takes runs that are alike: {text}")
+    return found
+
+
+def _made(plan: Plan, profiles: Path) -> list[Profile]:
+    from dflash_bench.capture.folder import run_name
+    from dflash_bench.cli.run import run
+    from dflash_bench.profile import open_profile
+
+    name = run_name(plan.workload, plan.arm, "calibrate")
+    run(
+        arm=[plan.arm],
+        workload=plan.workload,
+        ranks=plan.ranks,
+        steps=plan.steps,
+        seed=plan.seed,
+        repeats=plan.repeats,
+        recorder=plan.is_builtin,
+        nsys=plan.nsys,
+        name=name,
+        profiles=profiles,
+    )
+    return [open_profile(profiles / f"{name}-r{k + 1}") for k in range(plan.repeats)]
+
+
+def _sheet(floors: Sequence[Floor], repeats: int) -> Sheet:
+    from dflash_bench.report.sheets import Sheet
+
+    rows = tuple(
+        (f.metric, f.kind, str(f.runs), _percent(f.spread), _percent(f.drift), _percent(f.tolerance)) for f in floors
+    )
+    columns = ("metric", "share of", "runs", "spread", "drift", "tolerance")
+    note = f"tolerances for {repeats} runs a side; a spread is the standard deviation between runs, of the worst rank"
+    return Sheet("Noise floor", columns, rows, left=("metric", "share of"), note=note)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _about(info: RunInfo, num: int, repeats: int) -> str:
+    return (
+        f"Tolerances measured by dflash-bench calibrate on {num} runs of arm {info.arm}, workload {info.workload},\n"
+        f"{info.world or len(info.ranks)} ranks, device {info.device}, {info.created_utc[:10]};\n"
+        f"for {repeats} runs a side."
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise DataError(f"{path} could not be written: {error.strerror}") from None

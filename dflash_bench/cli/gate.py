@@ -1,0 +1,209 @@
+"""``dflash-bench gate``: may this change be merged?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_bench.cli.again import is_repeatable, run_again
+from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.options import (
+    DEFAULT_PROFILES,
+    AgreementRange,
+    AsJson,
+    NsysPath,
+    ProfilesFolder,
+    RankPattern,
+    StepRange,
+)
+from dflash_bench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dflash_bench.gate.decision import Decision, Sides
+    from dflash_bench.gate.policy import Policy
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.metrics.events import Reading
+    from dflash_bench.model import RunMetrics
+    from dflash_bench.profile import Profile
+
+PolicyFile = Annotated[
+    Path | None, typer.Option(help="Policy: a TOML file, or a pyproject.toml. Default: pyproject.toml here, if any.")
+]
+
+
+def gate(
+    candidate: Annotated[str, typer.Argument(help="Runs of one arm: names, a pattern, captures, or a folder.")],
+    base: Annotated[str | None, typer.Option(help="Runs to hold it against. Default: the baseline of its key.")] = None,
+    baselines: Annotated[
+        Path | None,
+        typer.Option(envvar="DFLASH_BENCH_BASELINES", help="Folder of the baselines. Default: the policy's."),
+    ] = None,
+    policy: PolicyFile = None,
+    reruns: Annotated[
+        int | None,
+        typer.Option(min=0, help="Further runs it may make while inconclusive. Default: the policy's budget."),
+    ] = None,
+    json: AsJson = False,
+    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML.")] = None,
+    comment: Annotated[Path | None, typer.Option(help="Also write a pull-request comment in Markdown.")] = None,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Try the gate on the base itself: made worse it must fail, halved pass.")
+    ] = False,
+    inject: Annotated[
+        list[str] | None, typer.Option(help="With --self-test: METRIC=SHARE to make worse, e.g. step.period=0.1.")
+    ] = None,
+    step_range: StepRange = "decode_step",
+    agreement_range: AgreementRange = "dp_agreement",
+    rank_pattern: RankPattern = None,
+    nsys: NsysPath = None,
+    profiles: ProfilesFolder = DEFAULT_PROFILES,
+) -> None:
+    """Judge runs against a baseline under a policy: exit 0 pass, 3 regression, 4 the data cannot tell.
+
+    While it cannot tell it makes further runs by itself, up to a budget, when the candidate is a run of the built-in
+    loop. In GitHub Actions it adds annotations and the step summary.
+    """
+    from dflash_bench.gate.decision import run_gate
+    from dflash_bench.gate.policy import load_policy
+    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.metrics.events import Reading
+
+    rules = load_policy(policy)
+    rules = replace(
+        rules,
+        budget=rules.budget if reruns is None else reruns,
+        baselines=rules.baselines if baselines is None else baselines,
+    )
+    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
+    reading = Reading(step=step_range, agreement=agreement_range)
+    sides = _sides(candidate, base, rules, options, reading)
+    if self_test:
+        _self_test(sides, rules, inject or [])
+        return
+    if inject:
+        raise UsageError("--inject goes with --self-test")
+    decision = run_gate(sides, rules, _again(sides, profiles, reading), reading)
+    _tell(decision, as_json=json, junit_file=junit, comment_file=comment)
+    raise typer.Exit(decision.exit_code)
+
+
+def _sides(candidate: str, base: str | None, policy: Policy, options: IngestOptions, reading: Reading) -> Sides:
+    from dflash_bench.baseline import find
+    from dflash_bench.cli.sides import resolve_side
+    from dflash_bench.gate.decision import Sides
+
+    with reading_progress() as progress:
+        new = resolve_side(candidate, options, progress)
+        old = None if base is None else resolve_side(base, options, progress)
+    for profile in (*new, *(old or ())):
+        if profile.info.settings.get("interrupted"):
+            raise UsageError(f"{profile.info.run} was interrupted: the gate takes whole runs only")
+    if old is not None:
+        if same := {p.path for p in old} & {p.path for p in new}:
+            raise UsageError(f"{', '.join(sorted(p.name for p in same))} stands on both sides")
+        return Sides(_measured(old, reading), _measured(new, reading), {}, is_baseline=False)
+    baseline = find(policy.baselines, new[0].info)
+    if not baseline.runs:
+        raise UsageError("the baseline holds no runs any more", hint=f"dflash-bench baseline save {new[0].info.run}")
+    fresh = [p for p in new if p.info.run not in {r.run for r in baseline.runs}]
+    if not fresh:
+        raise UsageError(f"{candidate} is the baseline itself", hint="name a run that is not in it, or --base RUNS")
+    return Sides(baseline.run_metrics(), _measured(fresh, reading), baseline.figures(), is_baseline=True)
+
+
+def _measured(found: Sequence[Profile], reading: Reading) -> tuple[RunMetrics, ...]:
+    from dflash_bench.metrics.measure import measure
+
+    return tuple(measure(p, reading) for p in found)
+
+
+def _again(sides: Sides, profiles: Path, reading: Reading) -> Callable[[int], Sides] | None:
+    """How further runs are made; None where the candidate is not a run of the built-in loop. The sides take turns."""
+    from dflash_bench.metrics.measure import measure
+
+    new = sides.candidate[0].info
+    old = None if sides.is_baseline else sides.base[0].info
+    if not is_repeatable(new) or (old is not None and not is_repeatable(old)):
+        return None
+
+    def again(num: int) -> Sides:
+        stderr.print(f"inconclusive: making {num} further run{'s' * (num != 1)}", markup=False)
+        base, candidate = list(sides.base), list(sides.candidate)
+        for _ in range(num):
+            if old is not None:
+                base.append(measure(run_again(old, profiles), reading))
+            candidate.append(measure(run_again(new, profiles), reading))
+        return replace(sides, base=tuple(base), candidate=tuple(candidate))
+
+    return again
+
+
+def _tell(decision: Decision, *, as_json: bool, junit_file: Path | None, comment_file: Path | None) -> None:
+    from dflash_bench.gate import github
+    from dflash_bench.gate.as_json import gate_json
+    from dflash_bench.gate.junit import junit
+    from dflash_bench.gate.sheets import gate_report
+    from dflash_bench.report.console import show
+
+    if as_json:
+        typer.echo(gate_json(decision))
+    else:
+        show(gate_report(decision), stdout)
+    if junit_file is not None:
+        _write(junit_file, junit(decision))
+    if comment_file is not None:
+        _write(comment_file, github.comment(decision))
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(github.comment(decision))
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in github.annotation_lines(decision):
+            # the runner reads commands from both streams; stdout may be JSON
+            typer.echo(line, err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise DataError(f"{path} could not be written: {error.strerror}") from None
+    stderr.print(f"written: {path}", markup=False)
+
+
+def _self_test(sides: Sides, policy: Policy, inject: Sequence[str]) -> None:
+    from dflash_bench.gate.self_test import self_test
+
+    trials = self_test(sides.base, policy, sides.history, _injected(inject))
+    for trial in trials:
+        sign = "ok  " if trial.is_passed else "BAD "
+        line = f"{sign} {trial.name}: {trial.got} (wanted {trial.wanted}); {trial.text}"
+        stdout.print(line, markup=False, soft_wrap=True)
+    wrong = [t for t in trials if not t.is_passed]
+    if wrong:
+        raise DataError(
+            f"the gate is not to be trusted on this baseline: {len(wrong)} of {len(trials)} trials went wrong",
+            hint="save more runs in the baseline, or set its tolerances with `dflash-bench calibrate`",
+        )
+
+
+def _injected(texts: Sequence[str]) -> dict[str, float] | None:
+    found = {}
+    for text in texts:
+        name, _, share = text.partition("=")
+        try:
+            found[name] = float(share)
+        except ValueError:
+            raise UsageError(f"--inject {text}: METRIC=SHARE, such as step.period=0.1") from None
+        if not 0 < found[name] < 10:
+            raise UsageError(f"--inject {text}: the share lies above 0 and below 10")
+    return found or None

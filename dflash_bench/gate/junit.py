@@ -1,0 +1,56 @@
+"""A decision as JUnit XML: one test case per watched metric and rank."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from dflash_bench.gate.decision import Check, Decision, Outcome
+from dflash_bench.gate.sheets import interval_text, power_text, sentence
+from dflash_bench.report.units import rank_text, symbol, text
+from dflash_bench.stats.judgement import Judgement, Verdict
+
+
+def junit(decision: Decision) -> str:
+    """The XML document. What is inconclusive is an ``error``; where the policy lets it pass, ``skipped``."""
+    checks, missing = decision.checks, decision.missing
+    suite = ElementTree.Element(
+        "testsuite",
+        name="dflash-bench gate",
+        tests=str(len(checks) + len(missing)),
+        failures=str(len(decision.of(Outcome.FAIL))),
+        errors=str(len(decision.of(Outcome.INCONCLUSIVE)) + len(missing)),
+        skipped=str(sum(_is_waved_through(c) for c in checks)),
+    )
+    for check in checks:
+        _case(suite, check)
+    for name, rank in missing:
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=f"rank {rank_text(rank)}")
+        ElementTree.SubElement(case, "error", type="missing", message="the candidate has no such figure")
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _case(suite: ElementTree.Element, check: Check) -> None:
+    j = check.judgement
+    case = ElementTree.SubElement(suite, "testcase", classname=j.metric, name=f"rank {rank_text(j.rank)}")
+    if check.outcome is Outcome.FAIL:
+        found = ElementTree.SubElement(case, "failure", type=j.verdict, message=sentence(check))
+        found.text = _details(j)
+    elif check.outcome is Outcome.INCONCLUSIVE:
+        found = ElementTree.SubElement(case, "error", type=j.verdict, message=sentence(check))
+        found.text = _details(j)
+    elif _is_waved_through(check):
+        ElementTree.SubElement(case, "skipped", message=sentence(check))
+    ElementTree.SubElement(case, "system-out").text = _details(j)
+
+
+def _is_waved_through(check: Check) -> bool:
+    """Whether it passes only because the policy says that what is open passes."""
+    j = check.judgement
+    return check.outcome is Outcome.PASS and j.verdict is Verdict.INCONCLUSIVE and not j.excludes_regression
+
+
+def _details(j: Judgement) -> str:
+    unit = symbol(j.unit)
+    shift = f"shift {text(j.shift, j.unit, is_signed=True)} {unit}, 95 % interval {interval_text(j)} {unit}"
+    return f"{shift}, tolerance ±{text(j.tolerance, j.unit)} {unit}; {power_text(j)}"
