@@ -106,21 +106,19 @@ class Progress:
 
 def run(options: LoopOptions, place: Place) -> None:
     """Run this rank to its end and write its ledger. Raises WrongRunError."""
-    ranges.use(ranges.choose_sink(place.rank, place.world))
-    ranges.mark(f"dflash_bench rank={place.rank} world={place.world} arm={options.arm.name}")
+    sink = ranges.choose_sink(place.rank, place.world)
     stop = StopFlag()
     try:
-        _decode(options, place, stop)
+        _decode(options, place, stop, sink)
     finally:
-        ranges.sink().close()
+        sink.close()
 
 
-def _decode(options: LoopOptions, place: Place, stop: StopFlag) -> None:
+def _decode(options: LoopOptions, place: Place, stop: StopFlag, sink: ranges.Sink) -> None:
     from dflash_prep.assembly import RunSpec, build
-    from dflash_prep.launch import join_ranks, leave_ranks, open_device
+    from dflash_prep.launch import join_ranks, leave_ranks, open_device, warm_up
 
     device = open_device(options.device, place.local_rank, reuse_events=options.arm.switches.event_ring)
-    agreement = join_ranks(place.rank, place.world, options.backend, device.torch_device)
     spec = RunSpec(
         options.arm,
         options.workload,
@@ -131,7 +129,10 @@ def _decode(options: LoopOptions, place: Place, stop: StopFlag) -> None:
         verify=options.verify,
         fault=options.fault,
     )
-    engine = build(spec, device, agreement)
+    warm_up(spec, device)
+    ranges.use(sink)
+    ranges.mark(f"dflash_bench rank={place.rank} world={place.world} arm={options.arm.name}")
+    engine = build(spec, device, join_ranks(place.rank, place.world, options.backend, device.torch_device))
     progress = Progress(options.progress if place.rank == 0 else None)
     interrupted = engine.run(options.steps, lambda: stop.is_set, progress)
     engine.close()

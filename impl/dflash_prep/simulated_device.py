@@ -89,9 +89,6 @@ class SimulatedDevice:
         self._still_since: int | None = None
         self._correlation_id = 0
         self._num_graphs = 0
-        sink = ranges.sink()
-        self._api_call = getattr(sink, "api_call", None)
-        self._gpu_work = getattr(sink, "gpu_work", None)
 
     def graph(self, name: str, work: Callable[[], None], busy_us: int) -> SimulatedGraph:
         """`work` as a graph that keeps the forward stream busy for `busy_us`; it runs once now, as before a capture."""
@@ -156,8 +153,7 @@ class SimulatedDevice:
         self._last[stream] = work
         self._pending.append(work)
         self._report_done(called)
-        if self._api_call is not None:
-            self._api_call(api, called, self.clock.now(), self._correlation_id)
+        self._report_call(api, called)
         return work
 
     def block(self, api: str, work: SimulatedWork) -> None:
@@ -169,8 +165,7 @@ class SimulatedDevice:
         if self._still_since is not None:
             self._still_since = self.clock.now()
         self._correlation_id += 1
-        if self._api_call is not None:
-            self._api_call(api, called, self.clock.now(), self._correlation_id)
+        self._report_call(api, called)
 
     def drain(self) -> None:
         """Wait for everything, at the end of a run, and report it."""
@@ -191,13 +186,19 @@ class SimulatedDevice:
                     work.start_ns += now - since
         self._still_since = now
 
+    def _report_call(self, api: str, called_ns: int) -> None:
+        """Tell a sink that listens of the call that ends now."""
+        if (api_call := getattr(ranges.sink(), "api_call", None)) is not None:
+            api_call(api, called_ns, self.clock.now(), self._correlation_id)
+
     def _report_done(self, now: int) -> None:
         """Tell the sink, in order of launch, of work that is over and so cannot move any more."""
+        gpu_work = getattr(ranges.sink(), "gpu_work", None)
         while self._pending and self._pending[0].end_ns <= now:
             work = self._pending.popleft()
-            if self._gpu_work is not None:
+            if gpu_work is not None:
                 where = {"stream": work.stream, "graph_exec_id": work.graph_exec_id}
-                self._gpu_work(work.kind, work.name, work.start_ns, work.end_ns, work.correlation_id, **where)
+                gpu_work(work.kind, work.name, work.start_ns, work.end_ns, work.correlation_id, **where)
 
 
 class SimulatedFutureMap(FutureMap):
