@@ -1,0 +1,95 @@
+"""Engines' range names find their roles, and names without bound become few."""
+
+from __future__ import annotations
+
+import pytest
+
+from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern, rank_in_name
+from dflash_bench.metrics.presets import PRESETS, REST, Preset, known_presets, short_name, short_names
+
+LAYER = "{'Module': 'model.layers.17.self_attn.qkv_proj', 'TrainableParams': {'weight': 42}, 'Inputs': [[36, 4096]]}"
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "short"),
+    [
+        (Preset.SGLANG, "scheduler.run_batch", "scheduler.run_batch"),
+        (Preset.SGLANG, "scheduler.run_batch (bs=36)", "scheduler.run_batch"),
+        (Preset.SGLANG, LAYER, "model.layers.*.self_attn.qkv_proj"),
+        (Preset.SGLANG, "{'Module': 'lm_head'}", "lm_head"),
+        (Preset.VLLM, "execute_context_0(0)_generation_36(36)", "execute_model step"),
+        (Preset.VLLM, "execute_new_1_cached_35", "execute_model step"),
+        (Preset.VLLM, "Iteration(515): 0 context requests, 20 generation requests", "Iteration"),
+        (Preset.VLLM, "gpu_model_runner: preprocess", "gpu_model_runner: preprocess"),
+        (Preset.VLLM, LAYER, "model.layers.*.self_attn.qkv_proj"),
+        (Preset.TRTLLM, "[Executor] _forward_step 12: 0 ctx reqs, 36 gen reqs", "[Executor] _forward_step"),
+        (Preset.TRTLLM, "[Executor] _forward_step: 0 ctx reqs, 36 gen reqs", "[Executor] _forward_step"),
+        (Preset.TRTLLM, "_prepare_inputs", "_prepare_inputs"),
+        (Preset.DFLASH_BENCH, "decode_step", "decode_step"),
+        (Preset.DFLASH_BENCH, LAYER, LAYER),
+    ],
+)
+def test_a_name_is_written_as_the_engine_means_it(preset: Preset, name: str, short: str) -> None:
+    assert short_name(name, PRESETS[preset].rules) == short
+
+
+@pytest.mark.parametrize(
+    ("preset", "name"),
+    [
+        (Preset.SGLANG, "scheduler.run_batch"),
+        (Preset.VLLM, "execute_context_2(700)_generation_36(36)"),
+        (Preset.TRTLLM, "[Executor] _forward_step 9: 0 ctx reqs, 0 ctx tokens, 32 gen reqs"),
+        (Preset.DFLASH_BENCH, "decode_step"),
+    ],
+)
+def test_the_step_of_each_engine_is_found(preset: Preset, name: str) -> None:
+    names = PRESETS[preset]
+    assert names.reading.step_pattern().fullmatch(short_name(name, names.rules))
+
+
+@pytest.mark.parametrize(
+    ("preset", "file", "rank"),
+    [
+        (Preset.SGLANG, "1699999999.12-TP-3.trace.json.gz", 3),
+        (Preset.SGLANG, "1699999999.12-TP-3-DP-1.trace.json.gz", 3),
+        (Preset.SGLANG, "run_rank2.sqlite", 2),
+        (Preset.VLLM, "dp0_pp0_tp1_dcp0_ep1_rank5.1699.pt.trace.json.gz", 5),
+        (Preset.DFLASH_BENCH, "run_rank2.sqlite", 2),
+    ],
+)
+def test_the_rank_is_read_as_the_engine_writes_it(preset: Preset, file: str, rank: int) -> None:
+    pattern = compile_pattern(PRESETS[preset].rank_pattern or DEFAULT_RANK_PATTERN)
+    assert rank_in_name(file, pattern) == rank
+
+
+def test_every_preset_has_names_and_is_offered() -> None:
+    assert set(PRESETS) == set(Preset)
+    assert list(known_presets()) == ["dflash-bench", "sglang", "vllm", "trtllm"]
+
+
+def test_few_names_stay_as_they_are() -> None:
+    found = short_names(["a1", "a2", "b"])
+    assert found.values == ("a1", "a2", "b")
+    assert (found.place, found.num_merged) == ((0, 1, 2), 0)
+
+
+def test_names_that_differ_in_numbers_become_one_when_there_are_too_many() -> None:
+    found = short_names([*(f"iteration {k}: {2 * k} requests" for k in range(600)), "decode_step"])
+    assert found.values == ("iteration 0: 0 requests", "decode_step")
+    assert found.place == (*[0] * 600, 1)
+    assert found.num_merged == 599
+
+
+def test_names_without_any_pattern_are_bounded_all_the_same() -> None:
+    found = short_names([chr(0x4E00 + k) for k in range(1000)], limit=100)
+    assert len(found.values) == 100
+    assert found.values[-1] == REST
+    assert found.place[:99] == tuple(range(99))
+    assert set(found.place[99:]) == {99}
+    assert found.num_merged == 900
+
+
+def test_names_that_a_rule_makes_equal_share_a_place() -> None:
+    found = short_names(["execute_new_1_cached_2", "x", "execute_new_3_cached_4"], PRESETS[Preset.VLLM].rules)
+    assert found.values == ("execute_model step", "x")
+    assert (found.place, found.num_merged) == ((0, 1, 0), 0)
