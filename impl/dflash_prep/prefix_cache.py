@@ -17,7 +17,7 @@ import torch
 from dflash_prep.paged_allocator import KVAllocator
 from dflash_prep.pools import KVPools
 from dflash_prep.ranges import Range, span
-from dflash_prep.request import KVState, Request, floor_to
+from dflash_prep.request import KVState, Request, ceil_to, floor_to
 from dflash_prep.swa_allocator import SWAAllocator
 
 
@@ -106,11 +106,16 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """One stream's cached prefix and the number of running requests that share it."""
+    """One stream's cached prefix and, for each running request that shares it, how much of it."""
 
     runs: list[_Run] = field(default_factory=list)
     length: int = 0
-    lock_count: int = 0
+    locks: list[int] = field(default_factory=list)
+
+    @property
+    def evictable(self) -> int:
+        """Tokens at the end that nobody shares."""
+        return self.length - max(self.locks, default=0)
 
     def append(self, slots: torch.Tensor, *, has_window: bool) -> None:
         self.runs.append(_Run(slots, has_window))
@@ -145,7 +150,7 @@ class PrefixCache:
         length = min(sum(len(run.slots) for run in whole), floor_to(req.seq_len - 1, self.allocator.page_size))
         if length <= 0:
             return None
-        chain.lock_count += 1
+        chain.locks.append(length)
         self._touch(req.stream)
         return torch.cat([run.slots for run in whole])[:length]
 
@@ -173,20 +178,19 @@ class PrefixCache:
 
     def unlock(self, req: Request, length: int) -> None:
         if length:
-            self.chains[req.stream].lock_count -= 1
+            self.chains[req.stream].locks.remove(length)
 
     def _touch(self, stream: int) -> None:
         self.chains[stream] = self.chains.pop(stream)
 
     def evict(self, num_tokens: int, num_swa_tokens: int = 0) -> int:
-        """As TreeCache.evict; chains shared by a running request stay whole."""
+        """As TreeCache.evict; what a running request shares stays."""
         freed = freed_swa = 0
         page_size = self.allocator.page_size
-        for stream in [stream for stream, chain in self.chains.items() if not chain.lock_count]:
-            chain = self.chains[stream]
-            while chain.length and (freed < num_tokens or freed_swa < num_swa_tokens):
+        for stream, chain in list(self.chains.items()):
+            while chain.evictable and (freed < num_tokens or freed_swa < num_swa_tokens):
                 short = max(num_tokens - freed, num_swa_tokens - freed_swa)
-                run, start = chain.pop_end(-(-short // page_size) * page_size)
+                run, start = chain.pop_end(min(ceil_to(short, page_size), chain.evictable))
                 self.allocator.free_segment(run.slots, start, has_window=run.has_window)
                 freed += len(run.slots)
                 freed_swa += len(run.slots) if run.has_window else 0
@@ -195,4 +199,4 @@ class PrefixCache:
         return freed
 
     def evictable_size(self) -> int:
-        return sum(chain.length for chain in self.chains.values() if not chain.lock_count)
+        return sum(chain.evictable for chain in self.chains.values())

@@ -45,7 +45,7 @@ def test_a_second_request_of_the_stream_shares_the_pages_but_computes_at_least_i
     assert second.kv.cache_protected_len == 8
     assert row_slots(pools, second, 0, 8).tolist() == list(range(4, 12))
     assert second.kv.kv_committed_len == second.kv.kv_allocated_len == 12
-    assert pools.tree.evictable_size() == 0, "shared by a running request"
+    assert pools.tree.evictable_size() == 4, "all but what the running request shares"
     audit_pages(pools.allocator, [*cached(pools), row_slots(pools, second, 8, 12)])
 
 
@@ -99,11 +99,17 @@ def test_making_room_evicts_exactly_the_shortfall_in_whole_pages(demand, left):
     assert pools.tree.evictable_size() == left
 
 
-def test_a_prefix_shared_by_a_running_request_is_not_evicted():
+def test_what_running_requests_share_is_not_evicted_and_what_lies_behind_it_is():
     pools = pools_of()
-    release(pools, prefilled(pools, 13, stream=1))
-    prefilled(pools, 13, stream=1)
-    assert pools.tree.evict(100) == 0
+    release(pools, prefilled(pools, 25, stream=1))
+    short, shorter = prefilled(pools, 13, stream=1), prefilled(pools, 9, stream=1)
+    assert (short.kv.cache_protected_len, shorter.kv.cache_protected_len) == (12, 8)
+    assert pools.tree.evict(100) == 12
+    release(pools, short)
+    assert pools.tree.evict(100) == 4
+    release(pools, shorter)
+    assert pools.tree.evict(100) == 8
+    assert pools.allocator.available_size() == 80
 
 
 def test_without_a_tree_finishing_frees_everything_and_eviction_finds_nothing():
