@@ -18,7 +18,7 @@ from dflash_bench.report.sheets import (
     identity,
     left_out,
     main_ranges,
-    warning_text,
+    warning_lines,
 )
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
 
@@ -94,9 +94,9 @@ def _is_full_coverage(change: Change) -> bool:
 
 
 def _warnings(comparison: Comparison) -> Iterator[str]:
-    yield from (warning_text(f) for f in comparison.findings)
+    yield from warning_lines(comparison.findings)
     for run, side in ((comparison.base, "base"), (comparison.candidate, "candidate")):
-        yield from (f"{side}: {warning_text(f)}" for f in run.findings)
+        yield from (f"{side}: {line}" for line in warning_lines(run.findings))
 
 
 def _side(info: RunInfo) -> str:

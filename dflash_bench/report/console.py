@@ -7,13 +7,14 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from dflash_bench.report.sheets import Report, Sheet
+from dflash_bench.report.units import plain
 
 
 def show(report: Report, console: Console) -> None:
     """Print a report."""
-    console.print(Text(report.title, style="bold"))
+    console.print(Text(plain(report.title), style="bold"))
     for line in report.lines:
-        console.print(Text(line))
+        console.print(Text(plain(line)))
     for sheet in report.sheets:
         console.print()
         console.print(rendered(sheet))
@@ -21,7 +22,7 @@ def show(report: Report, console: Console) -> None:
         console.print()
         console.print(Text(f"Warnings ({len(report.warnings)})", style="bold yellow"))
         for warning in report.warnings:
-            console.print(Text(f"• {warning}", style="yellow"))
+            console.print(Text(f"• {plain(warning)}", style="yellow"))
 
 
 def rendered(sheet: Sheet) -> RenderableType:
@@ -33,5 +34,5 @@ def rendered(sheet: Sheet) -> RenderableType:
         is_word = column in sheet.left
         table.add_column(Text(column), justify="left" if is_word else "right", no_wrap=not is_word, overflow="fold")
     for row in sheet.rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(plain(cell)) for cell in row))
     return Group(table, Text(sheet.note, style="dim")) if sheet.note else table

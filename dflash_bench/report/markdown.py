@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dflash_bench.report.sheets import Report, Sheet
+from dflash_bench.report.units import plain
 
 
 def markdown(report: Report) -> str:
@@ -27,6 +28,7 @@ def _table(sheet: Sheet) -> str:
 def escaped(value: str) -> str:
     """Text that Markdown shows as it is."""
     # range names come from the profiled program: they may hold anything
-    for char in "\\|<>*_`[]":
+    value = plain(value)
+    for char in "\\|<>&*_~$`[]":
         value = value.replace(char, "\\" + char)
-    return " ".join(value.split())
+    return value

@@ -61,7 +61,7 @@ def run_report(run: RunMetrics, *, is_per_rank: bool | None = None) -> Report:
         title=f"{info.run}: {identity(info)}",
         lines=(captured(info),),
         sheets=tuple(s for s in (*sheets, *_table_sheets(run)) if s.rows),
-        warnings=tuple(warning_text(f) for f in run.findings),
+        warnings=tuple(warning_lines(run.findings)),
     )
 
 
@@ -69,6 +69,19 @@ def warning_text(finding: Finding) -> str:
     """A warning as one line."""
     where = "" if finding.rank is None else f"rank {finding.rank}: "
     return f"{where}{finding.text} [{finding.code}]"
+
+
+def warning_lines(findings: Sequence[Finding]) -> list[str]:
+    """One line a warning; one that more than a few ranks share is given for the worst of them, and the rest counted."""
+    lines = []
+    for _, same in groupby(findings, lambda f: f.code):
+        group = list(same)
+        if len({f.rank for f in group}) <= MAX_RANKS_SHOWN:
+            lines += [warning_text(f) for f in group]
+            continue
+        worst = max(group, key=lambda f: f.count)
+        lines.append(f"{warning_text(worst)}, and {len(group) - 1} more like it; all of them with --json")
+    return lines
 
 
 def belongs(name: str, prefixes: Iterable[str]) -> bool:

@@ -7,6 +7,12 @@ from dflash_bench.model import Unit
 MISSING = "–"
 
 
+def plain(value: str) -> str:
+    """A text of a profiled program on one line, with whatever would steer a terminal made visible."""
+    line = " ".join(value.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+
+
 def text(value: float | None, unit: Unit, *, is_signed: bool = False) -> str:
     """A figure in its display unit: times in µs, shares in %, all else as it is. ``is_signed`` shows a plus."""
     if value is None:
