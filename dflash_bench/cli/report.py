@@ -50,6 +50,7 @@ def report(
     The terminal shows the same in short.
     """
     from dflash_bench.compare import compare as compare_runs
+    from dflash_bench.environment import differences, is_refused
     from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.metrics.events import Reading
@@ -59,6 +60,7 @@ def report(
     from dflash_bench.report.figures import side_names
     from dflash_bench.report.html import html_report, timelines
     from dflash_bench.report.perfetto import side, write_trace
+    from dflash_bench.stats.verdict import judge
 
     steps = parse_steps(perfetto_steps)
     options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
@@ -66,8 +68,10 @@ def report(
         old, new = _two(base, candidate, options, progress)
     reading = Reading(step=step_range, agreement=agreement_range)
     found = compare_runs(measure(old, reading), measure(new, reading))
-    _write(output, html_report(found, timelines(old, new, found, reading)))
-    show(comparison_report(found, is_per_rank=per_rank), stdout)
+    is_alike = not is_refused(differences([old.info], [new.info]))
+    judgements = judge([found.base], [found.candidate]) if is_alike else None
+    _write(output, html_report(found, timelines(old, new, found, reading), judgements))
+    show(comparison_report(found, is_per_rank=per_rank, is_brief=True), stdout)
     stderr.print(f"written: {output}", markup=False)
     if perfetto is not None:
         names = side_names(found)

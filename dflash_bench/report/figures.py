@@ -152,7 +152,7 @@ def ecdf(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     if n <= MAX_POINTS:
         return ordered, np.arange(1, n + 1) / n
     tail = np.logspace(-4, -2, 60)
-    share = np.unique(np.concatenate([[0.0, 1.0], tail, 1 - tail, np.linspace(0.01, 0.99, MAX_POINTS - 122)]))
+    share = np.unique(np.concatenate([[0.0, 1.0], tail, 1 - tail, np.linspace(0.01, 0.99, MAX_POINTS - 123)]))
     return np.percentile(ordered, 100 * share), share
 
 

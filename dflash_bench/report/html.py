@@ -9,12 +9,12 @@ forbids every request.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
 
 from dflash_bench import __version__
+from dflash_bench.environment import differences, is_refused
 from dflash_bench.metrics.events import Reading
 from dflash_bench.model import Comparison
 from dflash_bench.profile import Profile
@@ -32,10 +32,12 @@ from dflash_bench.report.html_tables import (
     key_changes,
     largest,
     settings,
+    verdict_lines,
     warnings,
 )
 from dflash_bench.report.sheets import captured, identity
 from dflash_bench.report.timeline import StepWindow, step_windows
+from dflash_bench.stats.judgement import Judgements
 
 MAX_TABLE_ROWS = 2000
 """Rows of one cause table that the page's JSON keeps; programs that count in range names make millions of rows."""
@@ -71,8 +73,8 @@ def straggler(comparison: Comparison) -> int | None:
     return -max(shares)[1] if shares else ranks[0] if ranks else None
 
 
-def html_report(comparison: Comparison, steps: Timelines | None, verdicts: Sequence[str] = ()) -> str:
-    """The whole page. ``verdicts``: lines that head it, where a verdict was reached."""
+def html_report(comparison: Comparison, steps: Timelines | None, judgements: Judgements | None = None) -> str:
+    """The whole page, headed by the verdicts where any were reached."""
     import jinja2
     from plotly.offline import get_plotlyjs
 
@@ -86,12 +88,12 @@ def html_report(comparison: Comparison, steps: Timelines | None, verdicts: Seque
     sections = _sections(comparison, steps)
     specs = ",\n".join(f"{json.dumps(f.key)}:{f.spec}" for _, figures in sections.values() for f in figures)
     return environment.get_template("report.html.j2").render(
-        **_texts(comparison, verdicts),
+        **_texts(comparison, judgements),
         sections=sections,
         css=_template("report.css"),
         js=_template("report.js"),
         plotly=get_plotlyjs(),
-        comparison_json=script_json(embedded(comparison)),
+        comparison_json=script_json(embedded(comparison, judgements)),
         figures_json=script_json("{" + specs + "}"),
         version=__version__,
     )
@@ -101,7 +103,7 @@ def _template(name: str) -> str:
     return (files("dflash_bench.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _texts(comparison: Comparison, verdicts: Sequence[str]) -> dict[str, Any]:
+def _texts(comparison: Comparison, judgements: Judgements | None) -> dict[str, Any]:
     base, candidate = comparison.base, comparison.candidate
     names, keys = side_names(comparison), key_changes(comparison)
     waits, waits_left_out = cause_rows(host_waits(base), host_waits(candidate))
@@ -109,11 +111,13 @@ def _texts(comparison: Comparison, verdicts: Sequence[str]) -> dict[str, Any]:
     return {
         "names": names,
         "about": [(identity(run.info), captured(run.info)) for run in (base, candidate)],
-        "verdicts": list(verdicts),
+        "verdicts": verdict_lines(judgements) if judgements else [],
+        "method": judgements.method if judgements else "",
+        "refusals": [d.finding.text for d in differences([base.info], [candidate.info]) if is_refused([d])],
         "largest": [change_row(c) for c in largest(keys)],
         "waits": [wait_sentence(name, run) for name, run in zip(names, (base, candidate), strict=True)],
-        "tiles": [change_row(c) for c in keys],
-        "changes": change_sections(comparison),
+        "tiles": [change_row(c, judgements) for c in keys],
+        "changes": change_sections(comparison, judgements),
         "causes": [
             ("Host waits, over all ranks", "range path", waits, waits_left_out),
             ("GPU idle time, over all ranks", "innermost range · call", dry, dry_left_out),
@@ -149,12 +153,16 @@ def _timeline_figures(comparison: Comparison, steps: Timelines | None) -> list[F
     ]
 
 
-def embedded(comparison: Comparison) -> str:
-    """The comparison's JSON without its white space. Of a table beyond `MAX_TABLE_ROWS`, the rest is counted."""
+def embedded(comparison: Comparison, judgements: Judgements | None = None) -> str:
+    """The comparison's JSON without its white space, and the verdicts where there are any.
+
+    Of a table beyond `MAX_TABLE_ROWS` the rest is counted in ``table_rows_left_out``.
+    """
     content = json.loads(comparison_json(comparison))
     left_out = {name: len(rows) - MAX_TABLE_ROWS for name, rows in content["tables"].items()}
     content["tables"] = {name: _first_rows(rows) for name, rows in content["tables"].items()}
     content["table_rows_left_out"] = {name: count for name, count in left_out.items() if count > 0}
+    content["verdicts"] = [asdict(j) for j in judgements.each] if judgements else []
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 

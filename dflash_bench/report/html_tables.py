@@ -12,10 +12,11 @@ from dflash_bench.report.figures_code import Cause
 from dflash_bench.report.figures_metrics import direction, excludes_zero, pooled_changes
 from dflash_bench.report.sheets import MAX_RANKS_SHOWN, SECTIONS, belongs, warning_text
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
+from dflash_bench.stats.judgement import Judgement, Judgements, Verdict
 
 KEY_METRICS = (
-    "step.period",
     "range.prepare_for_decode",
+    "step.period",
     "step.lead",
     "launch.run_ahead_fraction",
     "stall.total_per_step",
@@ -27,6 +28,10 @@ KEY_METRICS = (
 """The figures that answer first; whichever of them both runs have."""
 
 MAX_CAUSE_ROWS = 12
+MAX_NAMED = 5
+"""Metrics that a verdict line names; it says how many more there are."""
+
+WORST_FIRST = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.UNCHANGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,17 @@ class ChangeRow:
     low: Cell
     high: Cell
     n: str
+    verdict: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictLine:
+    """One verdict: over all ranks, which metrics got it, and how many more verdicts on single ranks are alike."""
+
+    verdict: str
+    names: str
+    num_ranked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +99,14 @@ def number(value: float | None, unit: Unit, *, is_signed: bool = False) -> Cell:
     return Cell(text(value, unit, is_signed=is_signed), None if value is None else repr(value))
 
 
-def change_row(change: Change) -> ChangeRow:
-    """A change as a row."""
-    found, unit = change.interval, change.unit
+def change_row(change: Change, judgements: Judgements | None = None) -> ChangeRow:
+    """A change as a row. Where a verdict was reached, tone and interval are those of the verdict."""
+    unit = change.unit
+    judged = judgements.find(change.metric, change.rank) if judgements else None
+    found = judged.interval if judged else change.interval
     tone = {1: "better", -1: "worse", 0: "same"}[direction(change) if excludes_zero(change) else 0]
+    if judged:
+        tone = {Verdict.IMPROVED: "better", Verdict.REGRESSED: "worse"}.get(judged.verdict, "same")
     same_n = change.base_n == change.candidate_n
     return ChangeRow(
         metric=change.metric,
@@ -102,7 +122,32 @@ def change_row(change: Change) -> ChangeRow:
         low=number(found.low if found else None, unit, is_signed=True),
         high=number(found.high if found else None, unit, is_signed=True),
         n=f"{change.base_n:,}" if same_n else f"{change.base_n:,} / {change.candidate_n:,}",
+        verdict=judged.verdict if judged else "",
+        reason=judged.reason if judged else "",
     )
+
+
+def verdict_lines(judgements: Judgements) -> list[VerdictLine]:
+    """The verdicts, the worst first; in each the metrics that answer first come first."""
+    pooled = {j.metric for j in judgements.each if j.rank is None}
+    lines = []
+    for verdict in WORST_FIRST:
+        found = sorted(judgements.of(verdict), key=_place)
+        named = [j for j in found if j.rank is None or j.metric not in pooled]
+        rest = len(named) - MAX_NAMED
+        names = [_judged_name(j) for j in named[:MAX_NAMED]] + ([f"{rest} more"] if rest > 0 else [])
+        if found:
+            lines.append(VerdictLine(verdict, ", ".join(names), len(found) - len(named)))
+    return lines
+
+
+def _place(found: Judgement) -> tuple[int, int]:
+    place = KEY_METRICS.index(found.metric) if found.metric in KEY_METRICS else len(KEY_METRICS)
+    return place, -1 if found.rank is None else found.rank
+
+
+def _judged_name(found: Judgement) -> str:
+    return found.metric if found.rank is None else f"{found.metric} on rank {found.rank}"
 
 
 def key_changes(comparison: Comparison) -> list[Change]:
@@ -122,11 +167,11 @@ def _clearness(change: Change) -> float:
     return abs(change.difference or 0.0) / width if width else float("inf")
 
 
-def change_sections(comparison: Comparison) -> list[tuple[str, list[ChangeRow]]]:
+def change_sections(comparison: Comparison, judgements: Judgements | None = None) -> list[tuple[str, list[ChangeRow]]]:
     """Every change by section; single ranks where there are at most four of them, the heat map shows the others."""
     ranks = {c.rank for c in comparison.changes if c.rank is not None}
     changes = list(comparison.changes) if 1 < len(ranks) <= MAX_RANKS_SHOWN else pooled_changes(comparison)
-    found = [(title, [change_row(c) for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
+    found = [(title, [change_row(c, judgements) for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
     return [(title, rows) for title, rows in found if rows]
 
 
