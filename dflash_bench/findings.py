@@ -78,6 +78,18 @@ CODES: tuple[Code, ...] = (
     Code("different_world", "compare", "base and candidate had different numbers of ranks"),
     Code("different_recorder", "compare", "base and candidate were recorded by different tools"),
     Code("different_nsys_version", "compare", "base and candidate were exported by different nsys versions"),
+    Code("different_driver", "compare", "base and candidate ran under different GPU drivers"),
+    Code("different_clocks", "compare", "base and candidate ran at different clock settings"),
+    Code("different_reports", "compare", "base and candidate were written as one report per rank and one for all"),
+    Code("different_seed", "compare", "base and candidate ran with different seeds"),
+    Code("different_steps", "compare", "base and candidate ran different numbers of steps"),
+    Code("different_interrupted", "compare", "one of base and candidate was interrupted"),
+    Code("different_python", "compare", "base and candidate ran under different Python versions"),
+    Code("different_torch", "compare", "base and candidate ran under different torch versions"),
+    Code("different_triton", "compare", "base and candidate ran under different triton versions"),
+    Code("different_nvtx", "compare", "base and candidate ran under different nvtx packages"),
+    # gate
+    Code("different_tokens", "gate", "the runs committed different numbers of tokens: they did not do the same work"),
 )
 
 

@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 import dflash_bench
+from dflash_bench import environment
 from dflash_bench.findings import CODES, meaning
 from dflash_bench.ingest import diagnostics
 
 SOURCE = Path(dflash_bench.__file__).parent
-CIRCUMSTANCES = ("workload", "device", "world", "recorder", "nsys_version")
+COMPUTED = {
+    "compare.py": [f"different_{what}" for what in ("workload", "device", "world", "recorder", "nsys_version")],
+    "environment.py": [f"different_{key.name.replace(' ', '_')}" for key in environment.KEYS],
+    "diagnostics.py": [*diagnostics._SKIPPED, *diagnostics._KNOWN],
+}
+"""Codes that are no literals where they are given, by file."""
 
 
 def codes_in_source():
-    """The first argument of every ``Finding(…)``: a literal, or one of the two tables and the one pattern below."""
+    """The first argument of every ``Finding(…)``: a literal, or one of the computed ones above."""
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
@@ -26,11 +32,11 @@ def codes_in_source():
                 if isinstance(code, ast.Constant):
                     yield code.value
                 elif isinstance(code, ast.JoinedStr):
-                    assert path.name == "compare.py", f"{path}: a computed code that this test does not know"
-                    yield from (f"different_{what}" for what in CIRCUMSTANCES)
+                    known = COMPUTED.get(path.name)
+                    assert known, f"{path}: a computed code that this test does not know"
+                    yield from known
                 else:
-                    assert path.name == "diagnostics.py", f"{path}: a computed code that this test does not know"
-                    yield from (*diagnostics._SKIPPED, *diagnostics._KNOWN)
+                    yield from COMPUTED[path.name]
 
 
 def test_every_code_in_the_source_is_explained_and_no_other():
