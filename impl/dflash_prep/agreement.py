@@ -1,7 +1,8 @@
 """The DP agreement: what every rank tells the others before a step, one small all-gather (decode-prep, section 10).
 
 Ranks of data-parallel attention share the experts, so all must run a forward when any does, of one kind, and padded
-to one size. Each rank fills eight int64; a ninth carries this loop's wish to stop, so that all stop at the same step.
+to one size. Each rank fills eight int64; this loop adds its wish to stop, so that all stop at the same step, and the
+time that a simulated device stood still.
 The all-gather is a gloo collective on CPU tensors: the slowest rank's preparation delays everybody here.
 """
 
@@ -33,6 +34,7 @@ class Proposal(NamedTuple):
     can_run_prefill_graph: bool = False
     prefill_graph_max_prefix: int = 0
     stop: bool = False
+    still_ns: int = 0
 
 
 FIELDS = len(Proposal._fields)
@@ -51,6 +53,7 @@ class Agreement:
     is_extend: bool
     can_run_prefill_graph: bool
     stop: bool
+    still_ns: int
 
     @property
     def max_num_tokens(self) -> int:
@@ -64,7 +67,7 @@ class Agreement:
 
 
 def reduce(rows: list[list[int]]) -> Agreement:
-    """The agreement of all ranks' rows: graph flags by minimum, is-extend and stop by maximum, counts kept per rank."""
+    """The agreement of all ranks' rows: graph flags by minimum, the rest by maximum, counts kept per rank."""
     proposals = [Proposal(*row) for row in rows]
     return Agreement(
         num_tokens=tuple(each.num_tokens for each in proposals),
@@ -73,6 +76,7 @@ def reduce(rows: list[list[int]]) -> Agreement:
         is_extend=any(each.is_extend for each in proposals),
         can_run_prefill_graph=all(each.can_run_prefill_graph for each in proposals),
         stop=any(each.stop for each in proposals),
+        still_ns=max(each.still_ns for each in proposals),
     )
 
 

@@ -97,6 +97,13 @@ class CudaDevice:
     def blocking_reads(self, count: int) -> None:
         """Here the reads themselves have blocked the host."""
 
+    def still_ns(self) -> int:
+        """A GPU never stands still."""
+        return 0
+
+    def stand_still(self, ns: int) -> None:
+        """Nor here."""
+
     def copy_result(self, result: torch.Tensor) -> CudaResult:
         """Copy behind the forward stream on the copy stream. `result` must stay untouched for one more step."""
         self._copy.wait_stream(self._forward)

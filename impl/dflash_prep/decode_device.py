@@ -55,6 +55,12 @@ class DecodeDevice(Protocol):
     def blocking_reads(self, count: int) -> None:
         """The code just run read `count` values back: a GPU has blocked the host, a simulated one does so here."""
 
+    def still_ns(self) -> int:
+        """Time since the last call that a simulated device stood still, in ns; 0 on a GPU."""
+
+    def stand_still(self, ns: int) -> None:
+        """A simulated device stood still for the last `ns` too: the host waited for another rank's to move on."""
+
     def copy_result(self, result: torch.Tensor) -> PendingResult:
         """Copy to the host behind the forward stream, on the copy stream."""
 

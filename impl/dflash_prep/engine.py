@@ -126,10 +126,15 @@ class Engine:
     def _agree(self, wants_stop: bool) -> Agreement:
         bs = len(self.running)
         mode = ForwardMode.TARGET_VERIFY if bs else ForwardMode.IDLE
+        device = self.parts.device
+        own_still_ns = device.still_ns()
+        proposal = Proposal(bs, bs, forward_mode=mode, stop=wants_stop, still_ns=own_still_ns)
         with span(Range.DP_AGREEMENT):
-            return self.agreement.agree(
-                Proposal(num_tokens=bs, num_tokens_for_logprob=bs, forward_mode=mode, stop=wants_stop)
-            )
+            arrived = monotonic_ns()
+            agreed = self.agreement.agree(proposal)
+            waited = monotonic_ns() - arrived
+        device.stand_still(min(waited, agreed.still_ns - own_still_ns))
+        return agreed
 
     def _launch(self, step: int, agreed: Agreement) -> InFlight:
         self._update_counts(agreed)

@@ -87,6 +87,7 @@ class SimulatedDevice:
         self._last: dict[int, SimulatedWork] = {}  # by stream
         self._pending: deque[SimulatedWork] = deque()
         self._still_since: int | None = None
+        self._still_ns = 0
         self._correlation_id = 0
         self._num_graphs = 0
 
@@ -125,6 +126,16 @@ class SimulatedDevice:
         for _ in range(count):
             copy = self.launch("cudaMemcpyAsync", "memcpy", "simulated memcpy DtoH", COPY_NS)
             self.block("cudaStreamSynchronize", copy)
+
+    def still_ns(self) -> int:
+        """Time since the last call that the device stood still, in ns."""
+        still, self._still_ns = self._still_ns, 0
+        return still
+
+    def stand_still(self, ns: int) -> None:
+        """The device stood still for the last `ns` too: the host waited for a rank whose device did."""
+        if ns > 0:
+            self._move_back(self.clock.now() - ns, ns)
 
     def copy_result(self, result: torch.Tensor) -> SimulatedResult:
         """Start the copy of this step's result to the host, behind the forward stream."""
@@ -178,13 +189,18 @@ class SimulatedDevice:
         """Move unfinished work back by the time that the device has stood still so far."""
         if self._still_since is None:
             return
-        since, now = self._still_since, self.clock.now()
-        for work in self._pending:
-            if work.end_ns > since:
-                work.end_ns += now - since
-                if work.start_ns > since:
-                    work.start_ns += now - since
+        now = self.clock.now()
+        self._move_back(self._still_since, now - self._still_since)
+        self._still_ns += now - self._still_since
         self._still_since = now
+
+    def _move_back(self, since_ns: int, by_ns: int) -> None:
+        """Move the work that was not over at `since_ns`."""
+        for work in self._pending:
+            if work.end_ns > since_ns:
+                work.end_ns += by_ns
+                if work.start_ns > since_ns:
+                    work.start_ns += by_ns
 
     def _report_call(self, api: str, called_ns: int) -> None:
         """Tell a sink that listens of the call that ends now."""

@@ -9,16 +9,16 @@ def _row(proposal: Proposal) -> list[int]:
     return [int(value) for value in proposal]
 
 
-def test_eight_published_fields_and_the_stop_flag() -> None:
-    assert FIELDS == 9
-    assert _row(Proposal(36, 36, True, False, False, ForwardMode.TARGET_VERIFY)) == [36, 36, 1, 0, 0, 2, 0, 0, 0]
+def test_eight_published_fields_then_stop_and_the_time_a_simulated_device_stood_still() -> None:
+    assert FIELDS == 10
+    assert _row(Proposal(36, 36, True, False, False, ForwardMode.TARGET_VERIFY)) == [36, 36, 1, 0, 0, 2, 0, 0, 0, 0]
 
 
 def test_counts_stay_per_rank_graph_flags_take_the_minimum_extend_and_stop_the_maximum() -> None:
     agreed = reduce(
         [
             _row(Proposal(num_tokens=36, num_tokens_for_logprob=36, can_run_prefill_graph=True)),
-            _row(Proposal(num_tokens=40, num_tokens_for_logprob=4, is_extend=True)),
+            _row(Proposal(num_tokens=40, num_tokens_for_logprob=4, is_extend=True, still_ns=700)),
             _row(Proposal(can_run_decode_graph=False, can_run_prefill_graph=True, stop=True)),
         ]
     )
@@ -29,6 +29,7 @@ def test_counts_stay_per_rank_graph_flags_take_the_minimum_extend_and_stop_the_m
     assert not agreed.can_run_prefill_graph
     assert agreed.is_extend
     assert agreed.stop
+    assert agreed.still_ns == 700
     assert not agreed.is_idle
 
 

@@ -108,6 +108,18 @@ def test_while_the_cpu_computes_for_the_device_the_device_stands_still(device, l
     assert listener.calls[1][1] == 5_100_000
 
 
+def test_it_stands_still_with_the_devices_of_ranks_that_the_host_waited_for(device, listener, now) -> None:
+    with device.forward_stream():
+        now.ns += 70_000
+        device.graph("verify", lambda: None, 400).replay()
+        now.ns += 30_000
+    assert (device.still_ns(), device.still_ns()) == (100_000, 0)
+    now.ns += 250_000
+    device.stand_still(200_000)
+    device.drain()
+    assert [work[2:4] for work in listener.work] == [(70_000, 70_000 + 400_000 + 30_000 + 200_000)]
+
+
 def test_the_device_works_on_while_the_host_waits_for_it_in_the_middle_of_computing(device, listener, now) -> None:
     device.graph("verify", lambda: None, 400).replay()
     with device.forward_stream():
