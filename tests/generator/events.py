@@ -107,7 +107,7 @@ def _chunk(
     own, last = late[:, rank].astype(np.int64), late.max(axis=1).astype(np.int64)
     ranges_at, ranges_end = _ranges(random, start, own, last)
     alloc = np.flatnonzero(is_alloc)
-    alloc_at = start[alloc] + 45_000
+    alloc_at = start[alloc] + 400_000
     calls_at, calls_end = _calls(random, start, own)
     first_id = 1000 + number * len(CALLS) + (0 if spec.has(Fault.SHARED_IDS) else rank * (1 << 28))
     ids = first_id[:, None] + np.arange(len(CALLS))
