@@ -173,8 +173,11 @@ def find(folder: Path, info: RunInfo) -> Baseline:
         return load(path)
     others = sorted((other.key.differs_from(key), str(other_path)) for other_path, other in all_in(folder))
     nearest = min(others, key=lambda o: len(o[0]), default=None)
+    own = "" if folder == Path("baselines") else f" --baselines {folder}"
     beside = "" if nearest is None else f"; the nearest, {nearest[1]}, is of {' and '.join(_turned(nearest[0]))}"
-    raise UsageError(f"no baseline in {folder} for {key.text}{beside}", hint=f"dflash-bench baseline save {info.run}")
+    raise UsageError(
+        f"no baseline in {folder} for {key.text}{beside}", hint=f"dflash-bench baseline save {info.run}{own}"
+    )
 
 
 def _turned(parts: Sequence[str]) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dflash_bench.gate.decision import Check, Decision, Outcome
-from dflash_bench.report.sheets import Report, Sheet, identity, warning_text
+from dflash_bench.model import RunMetrics
+from dflash_bench.report.sheets import MAX_RANKS_SHOWN, Report, Sheet, warning_text
 from dflash_bench.report.units import MISSING, rank_text, symbol, text
 from dflash_bench.stats.judgement import Judgement
 
@@ -22,10 +23,10 @@ def gate_report(decision: Decision) -> Report:
     reruns = f"; {decision.reruns} further runs were made by the gate" if decision.reruns else ""
     source = "baseline" if decision.sides.is_baseline else "base"
     return Report(
-        title=f"{WORDS[decision.outcome]}",
+        title=WORDS[decision.outcome],
         lines=(
-            f"{source}: {_runs(len(base))} of {identity(base[0].info)}",
-            f"candidate: {_runs(len(candidate))} of {identity(candidate[0].info)}{reruns}",
+            f"{source}: {_side(base)}",
+            f"candidate: {_side(candidate)}{reruns}",
             *(f"cause: {culprit.text}" for culprit in decision.culprits[:3]),
             decision.judgements.method,
         ),
@@ -40,14 +41,25 @@ def gate_report(decision: Decision) -> Report:
     )
 
 
-def _runs(num: int) -> str:
-    return f"{num} run{'s' * (num != 1)}"
+def _side(runs: Sequence[RunMetrics]) -> str:
+    info = runs[0].info
+    world = info.world or len(info.ranks)
+    names = ", ".join(r.info.run for r in runs[:3]) + (", …" if len(runs) > 3 else "")
+    parts = (
+        f"{len(runs)} run{'s' * (len(runs) != 1)} ({names}) of arm {info.arm or 'not stated'}",
+        f"workload {info.workload}" if info.workload else "",
+        f"{world} rank{'s' * (world != 1)}",
+        f"device {info.device}",
+    )
+    return ", ".join(p for p in parts if p)
 
 
 def _checks_sheet(checks: Sequence[Check]) -> Sheet:
-    """Failures first, then what is open."""
+    """Failures first, then what is open; of what passes on many ranks, the pooled figure stands for all."""
     order = [Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS]
-    rows = tuple(_row(c) for c in sorted(checks, key=lambda c: order.index(c.outcome)))
+    many = len({c.judgement.rank for c in checks} - {None}) > MAX_RANKS_SHOWN
+    shown = [c for c in checks if c.outcome is not Outcome.PASS or c.judgement.rank is None or not many]
+    rows = tuple(_row(c) for c in sorted(shown, key=lambda c: order.index(c.outcome)))
     columns = (
         "metric",
         "rank",
@@ -62,7 +74,9 @@ def _checks_sheet(checks: Sequence[Check]) -> Sheet:
         "runs",
         "power",
     )
-    return Sheet("What the gate watches", columns, rows, left=("metric", "gate", "verdict", "unit", "power"))
+    rest = len(checks) - len(shown)
+    note = f"… and {rest} more checks of single ranks pass; all of them with --json" if rest else ""
+    return Sheet("What the gate watches", columns, rows, ("metric", "gate", "verdict", "unit", "power"), note)
 
 
 def _row(check: Check) -> tuple[str, ...]:
@@ -118,3 +132,13 @@ def sentence(check: Check) -> str:
     change = f"{text(j.base, j.unit)} → {text(j.candidate, j.unit)} {unit}".strip()
     share = f", {j.shift / j.base:+.1%}".replace("%", " %").replace("-", "−") if j.base > 0 else ""
     return f"{j.metric}, {where}: {j.verdict}, {change}{share} ({check.reason})"
+
+
+def told(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Each metric once where all its ranks came out alike: the pooled check then speaks for them."""
+    outcomes: dict[str, set[Outcome]] = {}
+    for check in checks:
+        outcomes.setdefault(check.judgement.metric, set()).add(check.outcome)
+    pooled = {c.judgement.metric for c in checks if c.judgement.rank is None}
+    alike = {name for name, seen in outcomes.items() if len(seen) == 1 and name in pooled}
+    return tuple(c for c in checks if c.judgement.rank is None or c.judgement.metric not in alike)

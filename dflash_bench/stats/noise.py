@@ -18,7 +18,8 @@ class Noise(StrEnum):
     RELATIVE = "relative"
     """A positive time or rate: of the mean of both sides' figures."""
     LEVEL = "level"
-    """A time that may be zero or negative (a lead, a difference): of the step's period, or of itself where larger."""
+    """What is left between two times (a lead, a wait, a difference), zero or negative too: of the step's period, or of
+    itself where larger."""
     SHARE = "share"
     """A share of events: points."""
     EXACT = "exact"
@@ -28,18 +29,19 @@ class Noise(StrEnum):
 
 
 KINDS: dict[Noise, tuple[str, ...]] = {
-    Noise.RELATIVE: (
-        "step.period",
-        "range.*",
+    Noise.RELATIVE: ("step.period", "range.*", "sync.*", "tokens.per_s", "tokens.per_s_per_request"),
+    Noise.LEVEL: (
+        "step.lead",
+        "launch.lead",
+        "graph.lead",
+        "graph.lead@*",
+        "alloc.step_cost",
         "stall.total_per_step",
         "sync.total_per_step",
-        "sync.*",
         "dp.wait",
+        "dp.lateness",
         "dp.agreement_tax",
-        "tokens.per_s",
-        "tokens.per_s_per_request",
     ),
-    Noise.LEVEL: ("step.lead", "launch.lead", "graph.lead", "graph.lead@*", "alloc.step_cost", "dp.lateness"),
     Noise.SHARE: (
         "launch.run_ahead_fraction",
         "graph.run_ahead_fraction",

@@ -29,8 +29,8 @@ from dflash_bench.stats.repeats import Repeat
 
 MIN_DEGREES = 4
 """With fewer degrees of freedom between the runs than this, their spread is not known better than the stated drift."""
-MIN_OWN_RUNS = 3
-"""A side with fewer runs borrows the spread of the other one."""
+MIN_OWN_RUNS = 4
+"""Where a side has fewer runs, both sides' runs together say how far runs spread."""
 MAX_ARRANGEMENTS = 20_000
 RESAMPLES = 400
 _KNOWN = 1e6

@@ -10,7 +10,7 @@ take no part in the correction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dflash_bench.metrics.registry import position
@@ -162,7 +162,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _decided(opened: _Open, q: float, needed: float, rate: float) -> Judgement:
     found = opened.shift
-    verdict, reason = _verdict(opened, q, rate)
+    verdict, reason = conclude(found, opened.tolerance, opened.better, q, rate, opened.drift_source)
     further = (
         further_repeats(found, *opened.runs, opened.tolerance, needed) if verdict is Verdict.INCONCLUSIVE else None
     )
@@ -189,30 +189,32 @@ def _decided(opened: _Open, q: float, needed: float, rate: float) -> Judgement:
     )
 
 
-def _verdict(opened: _Open, q: float, rate: float) -> tuple[Verdict, str]:
-    found, tolerance = opened.shift, opened.tolerance
+def conclude(
+    found: Shift, tolerance: float, better: Better, q: float, rate: float, drift_source: str = "stated"
+) -> tuple[Verdict, str]:
+    """The verdict on a shift, and why. ``tolerance`` is in the metric's unit; ``q`` is held against ``rate``."""
     interval = found.interval
     if found.is_known and -tolerance <= interval.low and interval.high <= tolerance:
         return Verdict.UNCHANGED, "the whole interval lies inside the tolerance"
-    obstacles = tuple(_obstacles(opened, q, rate))
-    if obstacles:
-        return Verdict.INCONCLUSIVE, "; ".join(obstacles)
-    is_better = (found.estimate < 0) == (opened.better is Better.LOWER)
-    basis = f"drift of both sides ({opened.drift_source})" if found.is_widened else "the spread between runs"
+    obstacle = _obstacle(found, tolerance, q, rate, drift_source)
+    if obstacle is not None:
+        return Verdict.INCONCLUSIVE, obstacle
+    is_better = (found.estimate < 0) == (better is Better.LOWER)
+    basis = f"the drift of both sides ({drift_source})" if found.is_widened else "the spread between runs"
     return Verdict.IMPROVED if is_better else Verdict.REGRESSED, f"beyond the tolerance and beyond {basis}"
 
 
-def _obstacles(opened: _Open, q: float, rate: float) -> Iterator[str]:
+def _obstacle(found: Shift, tolerance: float, q: float, rate: float, drift_source: str) -> str | None:
     """What stands between a shift and a verdict."""
-    found = opened.shift
     if not found.is_known:
-        yield "too few events in a run to say how far they scatter"
-    elif abs(found.estimate) <= opened.tolerance:
-        yield "the difference is inside the tolerance, its interval is not"
-    elif found.is_widened and abs(found.estimate) <= found.allowance:
-        yield f"two runs of one arm may differ as much (drift, {opened.drift_source})"
-    elif q > rate:
-        alone = " by itself it would pass, among this many comparisons it does not" if found.p <= rate else ""
-        yield f"not told from chance (q {q:.2g});{alone}".rstrip(";")
-    elif found.p_exact is not None and found.p_exact > PERMUTATION_LEVEL:
-        yield f"the exact permutation test of the runs disagrees (p {found.p_exact:.2g})"
+        return "too few events in a run to say how far they scatter"
+    if abs(found.estimate) <= tolerance:
+        return "the difference is inside the tolerance, its interval is not"
+    if found.is_widened and abs(found.estimate) <= found.allowance:
+        return f"two runs of one arm may differ as much (drift, {drift_source})"
+    if q > rate:
+        alone = "; by itself it would pass, among this many comparisons it does not" if found.p <= rate else ""
+        return f"not told from chance (q {q:.2g}){alone}"
+    if found.p_exact is not None and found.p_exact > PERMUTATION_LEVEL:
+        return f"the exact permutation test of the runs disagrees (p {found.p_exact:.2g})"
+    return None
