@@ -5,6 +5,7 @@ Heavy packages are imported inside the command that needs them, so that ``--help
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -78,4 +79,8 @@ for command in (run, capture, ingest, metrics, compare, doctor):
 
 def main() -> None:
     """Entry point of the ``dflash-bench`` script."""
+    for stream in (sys.stdout, sys.stderr):
+        # a terminal or a log that knows no µ or − shows an escape for it instead of ending in a crash
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

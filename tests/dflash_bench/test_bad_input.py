@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -387,3 +388,12 @@ def test_a_reader_that_has_seen_enough_is_no_error(profile, words):
     _, complaint = shell.communicate(timeout=60)
     assert complaint == ""
     assert shell.returncode == 0
+
+
+def test_a_terminal_that_knows_ascii_only_is_no_crash(profile):
+    command = [sys.executable, "-m", "dflash_bench", "metrics", str(profile)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\xb5s" in done.stdout, "µs, spelled out"
