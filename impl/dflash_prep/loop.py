@@ -20,11 +20,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from dflash_prep import arms, ranges, workload
 from dflash_prep.arms import Arm
 from dflash_prep.faults import Fault, FaultError
 from dflash_prep.workload import Workload
+
+if TYPE_CHECKING:
+    from dflash_prep.engine import Engine
 
 EXIT_USAGE = 2
 EXIT_WRONG = 5
@@ -143,7 +147,7 @@ def _decode(options: LoopOptions, place: Place, stop: StopFlag, sink: ranges.Sin
         raise WrongRunError(wrong)
 
 
-def _write_results(options: LoopOptions, place: Place, engine, *, interrupted: bool) -> str | None:
+def _write_results(options: LoopOptions, place: Place, engine: Engine, *, interrupted: bool) -> str | None:
     """Steps and ledger; what was wrong with the run, None if nothing."""
     from dflash_prep.counters import summarise, write_steps
     from dflash_prep.ledger import Ledger
