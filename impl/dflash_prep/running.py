@@ -71,7 +71,7 @@ class RunningBatch:
         if not keep:
             self.batch = None
             return
-        # The draft input is new since the last launch and has no lengths yet, so the legacy way does not wait here either.
+        # The draft input is new since the last launch and has no lengths yet: the legacy way does not wait here either.
         self.batch.filter_batch(keep, host_list=self.parts.switches.host_keep_list)
 
     def _admit(self, step: int) -> None:
