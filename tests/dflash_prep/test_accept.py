@@ -1,6 +1,6 @@
 """Greedy acceptance: leading run, bonus, shifted tokens, rotating buffers."""
 
-# ruff: noqa: N803, N806 - B, P and W are the symbols of the published descriptions
+
 
 import pytest
 import torch

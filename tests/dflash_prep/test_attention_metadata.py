@@ -1,6 +1,6 @@
 """Verify metadata: static bounds, fused lengths, the block table, DCP local lengths, sliding windows."""
 
-# ruff: noqa: N803 - B, P and T are the symbols of the published descriptions
+
 
 import pytest
 import torch

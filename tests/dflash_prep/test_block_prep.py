@@ -1,6 +1,6 @@
 """The block of a decode step: anchor, masks, positions and slots."""
 
-# ruff: noqa: N803 - B, P and W are the symbols of the published descriptions
+
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 """The compact draft cache: its exact length, the host's bound on it, and its rebuild, legacy and fused."""
 
-# ruff: noqa: N803 - B, P and W are the symbols of the published descriptions
+
 
 from dataclasses import dataclass
 

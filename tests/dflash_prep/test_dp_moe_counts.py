@@ -1,6 +1,6 @@
 """DP-MoE counts: the persistent buffers hold what the legacy lists say, at fixed addresses, without waiting."""
 
-# ruff: noqa: N803 - B, P and W are the symbols of the published descriptions
+
 
 import pytest
 import torch

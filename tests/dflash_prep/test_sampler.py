@@ -4,7 +4,7 @@ Most tests use small integers as hidden states and weights: all logits are exact
 Run as a program this file is one rank of the tests over real process groups.
 """
 
-# ruff: noqa: N803, N806 - B and H are the symbols of the published descriptions
+
 
 import subprocess
 import sys
