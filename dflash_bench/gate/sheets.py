@@ -8,7 +8,7 @@ from dflash_bench.gate.decision import Check, Decision, Outcome
 from dflash_bench.model import RunMetrics
 from dflash_bench.report.sheets import MAX_RANKS_SHOWN, Report, Sheet, warning_text
 from dflash_bench.report.units import MISSING, rank_text, symbol, text
-from dflash_bench.stats.judgement import Judgement
+from dflash_bench.stats.judgement import Judgement, Verdict
 
 WORDS = {
     Outcome.PASS: "PASS: no regression beyond the tolerances",
@@ -113,6 +113,8 @@ def power_text(judgement: Judgement) -> str:
     seen = f"{num} repeat{'s' * (num != 1)} see{'s' * (num == 1)} ≥ {size_text(judgement, judgement.detectable)}"
     if judgement.further is not None:
         seen += f"; {judgement.further} more would decide"
+    elif judgement.verdict is Verdict.INCONCLUSIVE:
+        seen += "; more repeats would hardly decide"
     return seen
 
 

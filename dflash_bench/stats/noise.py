@@ -29,7 +29,7 @@ class Noise(StrEnum):
 
 
 KINDS: dict[Noise, tuple[str, ...]] = {
-    Noise.RELATIVE: ("step.period", "range.*", "sync.*", "tokens.per_s", "tokens.per_s_per_request"),
+    Noise.RELATIVE: ("step.period", "step.period@*", "range.*", "sync.*", "tokens.per_s", "tokens.per_s_per_request"),
     Noise.LEVEL: (
         "step.lead",
         "launch.lead",

@@ -101,10 +101,11 @@ def permutation_p(base: Sequence[Repeat], candidate: Sequence[Repeat]) -> float 
         return float(mannwhitneyu(old, new, alternative="two-sided").pvalue)
     every = np.concatenate([old, new])
     every = every - every.mean()
-    sums = np.abs(every[_arrangements(len(every), len(old))].mean(axis=1) * (1 + len(old) / len(new)))
-    seen = abs(new.mean() - old.mean())
+    means, seen = every[_arrangements(len(every), len(old))].mean(axis=1), every[: len(old)].mean()
     # equal up to rounding counts as at least as extreme
-    return float((sums >= seen - 1e-9 * max(1.0, np.abs(every).max())).mean())
+    slack = 1e-9 * max(1.0, float(np.abs(every).max()))
+    tail = min(float((means >= seen - slack).mean()), float((means <= seen + slack).mean()))
+    return min(1.0, 2 * tail)
 
 
 @functools.cache
@@ -174,7 +175,7 @@ def _spreads(base: Sequence[Repeat], candidate: Sequence[Repeat]) -> tuple[_Spre
     effects = [np.array([r.figure for r in side]) - np.mean([r.figure for r in side]) for side in sides]
     degrees = [len(side) - 1 for side in sides]
     if min(len(side) for side in sides) < MIN_OWN_RUNS:
-        effects = [np.concatenate(effects)] * 2
+        effects = [np.sort(np.concatenate(effects))] * 2
         degrees = [sum(degrees)] * 2
     first, second = (_spread(*each) for each in zip(sides, effects, degrees, strict=True))
     return first, second
