@@ -9,13 +9,15 @@ A profile is a folder, whole or not there::
       gpu_work/…                          kernels, copies, memsets, graph replays, as rows of the capture
       marks/…                             NVTX marks
       overhead/…                          what the profiler itself cost
+      steps/rank=0/steps.parquet          what the built-in loop counted itself, one row a step; only for its runs
+      unprofiled_steps/…                  the same of the arm's run without any tool, where one was made
       processes.parquet                   the processes, their ranks, and where the rank was read
 
 The folders are Hive-partitioned: ``pandas.read_parquet("profiles/x/ranges")`` or DuckDB read them as they are. Rows of
 a process without a rank lie in ``rank=__HIVE_DEFAULT_PARTITION__``. Every Parquet file carries its format version.
 
 Format history (``FORMAT_VERSION``)
-  1  first version
+  1  first version; ``steps`` and ``unprofiled_steps`` came later: a reader that does not know them misses only them
 """
 
 from __future__ import annotations
@@ -52,6 +54,15 @@ class Events(StrEnum):
     GPU_WORK = "gpu_work"
     MARKS = "marks"
     OVERHEAD = "overhead"
+
+
+class StepTable(StrEnum):
+    """What the built-in loop counted itself, one row a step and one file a rank."""
+
+    STEPS = "steps"
+    """Of the recorded run."""
+    UNPROFILED = "unprofiled_steps"
+    """Of a run of the same arm without any tool: what tracing costs is read from the two."""
 
 
 def _schema(*fields: tuple[str, pa.DataType, bool]) -> pa.Schema:
@@ -106,6 +117,22 @@ SCHEMAS: dict[Events, pa.Schema] = {
     ),
 }
 
+# null: not measured at this step. A step's committed tokens are those of the result processed in it, of the step before
+STEPS = _schema(
+    ("step", pa.int64(), False),
+    ("start_ns", pa.int64(), False),  # the machine's monotonic clock, not the capture's
+    ("period_ns", pa.int64(), False),  # until the next step starts; of the last step until it ends
+    ("running", pa.int64(), False),
+    ("committed_tokens", pa.int64(), False),
+    ("processed", pa.int64(), False),
+    ("allocated_tokens", pa.int64(), False),
+    ("free_tokens", pa.int64(), False),
+    ("swa_free_tokens", pa.int64(), True),
+    ("topup_pages", pa.int64(), True),
+    ("guard_ratio", pa.float64(), True),
+    ("retracted", pa.int64(), False),
+)
+
 PROCESSES = _schema(
     ("process", pa.int64(), False),
     ("pid", pa.int64(), False),
@@ -132,34 +159,55 @@ class Profile:
 
         Raises DataError when the file is there but cannot be read.
         """
-        path = self.path / part_path(table, process.rank, process)
-        if not path.exists():
-            return SCHEMAS[table].empty_table()
-        try:
-            found = pq.ParquetFile(path).read()
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: cannot be read as Parquet: {error}", hint="ingest the capture again") from None
-        if not found.schema.equals(SCHEMAS[table]):
-            raise SchemaError(
-                f"{path}: columns differ from profile format {FORMAT_VERSION}", hint="ingest the capture again"
-            )
-        return found
+        return _read_part(self.path / part_path(table, process.rank, process), SCHEMAS[table])
 
-    def frame(self, table: Events | str) -> pd.DataFrame:
-        """All ranks of one event table as a pandas frame with a ``rank`` and a ``process`` column, for notebooks."""
-        parts = [
-            self.events(Events(table), p).to_pandas().assign(rank=p.rank, process=p.process)
-            for p in self.info.processes
-        ]
+    def steps(self, rank: int, table: StepTable = StepTable.STEPS) -> pa.Table:
+        """The steps of one rank as the loop counted them, in the schema `STEPS`; empty when the run has none.
+
+        Raises as `events` does.
+        """
+        return _read_part(self.path / steps_path(table, rank), STEPS)
+
+    def frame(self, table: Events | StepTable | str) -> pd.DataFrame:
+        """All ranks of one table as a pandas frame with a ``rank`` column, of events ``process`` too, for notebooks."""
         import pandas as pd
 
-        return pd.concat(parts, ignore_index=True) if parts else SCHEMAS[Events(table)].empty_table().to_pandas()
+        if table in list(StepTable):
+            own = StepTable(table)
+            parts = [self.steps(rank, own).to_pandas().assign(rank=rank) for rank in self.info.ranks]
+            schema = STEPS
+        else:
+            parts = [
+                self.events(Events(table), p).to_pandas().assign(rank=p.rank, process=p.process)
+                for p in self.info.processes
+            ]
+            schema = SCHEMAS[Events(table)]
+        return pd.concat(parts, ignore_index=True) if parts else schema.empty_table().to_pandas()
 
 
 def part_path(table: Events, rank: int | None, process: ProcessInfo) -> Path:
     """Where the rows of a process lie, relative to the profile. A process id can recur in another capture."""
     partition = NO_RANK if rank is None else str(rank)
     return Path(table) / f"rank={partition}" / f"capture{process.capture}-process{process.process}.parquet"
+
+
+def steps_path(table: StepTable, rank: int) -> Path:
+    """Where the steps of a rank lie, relative to the profile."""
+    return Path(table) / f"rank={rank}" / "steps.parquet"
+
+
+def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
+    if not path.exists():
+        return schema.empty_table()
+    try:
+        found = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read as Parquet: {error}", hint="ingest the capture again") from None
+    if not found.schema.equals(schema):
+        raise SchemaError(
+            f"{path}: columns differ from profile format {FORMAT_VERSION}", hint="ingest the capture again"
+        )
+    return found
 
 
 def is_profile(path: Path) -> bool:

@@ -22,6 +22,7 @@ from dflash_bench.ingest.diagnostics import findings_of
 from dflash_bench.ingest.events import Batch, Skipped, stream
 from dflash_bench.ingest.export import EVENT_TABLES, Export
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankMark, assign_ranks, compile_pattern
+from dflash_bench.ingest.steps import write_steps
 from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RunInfo, Value
 from dflash_bench.profile import NAME, SCHEMAS, Events, Profile, is_profile, open_profile, part_path, write_run
 
@@ -65,6 +66,7 @@ def build_profile(exports: Sequence[Export], options: RunOptions, progress: Prog
         parts = [_write_events(export, k, folder, progress) for k, export in enumerate(exports)]
         info = _describe(exports, parts, options)
         _move_to_ranks(folder, info)
+        write_steps([export.path for export in exports], info, folder)
         write_run(folder, info)
         with _carried(options.captures, folder):
             return _publish(folder, target, exports, options)

@@ -10,6 +10,7 @@ import numpy as np
 
 from dflash_bench.metrics.agreement import Arrivals, Meeting, lateness_rows, meet
 from dflash_bench.metrics.blame import merged
+from dflash_bench.metrics.counters import TRACING_COLUMNS, TRACING_COST, step_metrics, tracing_cost
 from dflash_bench.metrics.events import Reading, load
 from dflash_bench.metrics.rank import Measured, measure_process, metric
 from dflash_bench.metrics.registry import Pool, is_family, is_known, position, spec
@@ -21,6 +22,7 @@ COLUMNS = {
     "sync.by_range": ("rank", "path", "api", "count", "total_ns", "p50_ns"),
     "sync.by_thread": ("rank", "thread", "api", "count", "total_ns", "share_of_step_time"),
     "dp.lateness_by_cause": ("rank", "cause", "mean_ns", "p50_ns"),
+    TRACING_COST: TRACING_COLUMNS,
 }
 
 
@@ -46,6 +48,7 @@ def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
     metrics = [m for found in by_rank.values() for m in found.metrics]
     findings = [f for found in by_rank.values() for f in found.findings]
     metrics += _counters(info.counters, findings)
+    metrics += [m for rank in info.ranks for m in step_metrics(profile, rank)]
     tables = [_table(name, by_rank) for name in ("stall.by_cause", "sync.by_range", "sync.by_thread")]
     arrivals = [found.arrivals for found in by_rank.values() if found.arrivals is not None]
     if (met := meet(arrivals)) is not None:
@@ -53,6 +56,7 @@ def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
         metrics += _cross_rank(meeting)
         tables.append(_lateness_table(arrivals, meeting))
         findings += [*about_meeting, *_absent(arrivals, info.ranks)]
+    tables.append(tracing_cost(profile))
     metrics += _pooled(metrics)
     findings += _partly_pooled(metrics, info.ranks)
     return RunMetrics(

@@ -75,6 +75,7 @@ SPECS: tuple[Spec, ...] = (
     Spec("coverage.open_ranges", _COUNT, _ANY, _VALUE, "ranges still open when the capture closed", Pool.SUM),
     Spec("coverage.steps_with_overhead", _COUNT, _ANY, _VALUE, "steps that profiler overhead touched", Pool.SUM),
     Spec("coverage.impossible_pairs", _COUNT, _ANY, _VALUE, "GPU work that starts before its launch call", Pool.SUM),
+    Spec("step.period@*", _NS, _LOW, _P50, "step.period by the loop's own clock, with so many requests running"),
     Spec("tokens.per_s", Unit.TOKENS_PER_S, _HIGH, _VALUE, "committed tokens per second", Pool.SUM),
     Spec("tokens.per_s_per_request", Unit.TOKENS_PER_S, _HIGH, _VALUE, "the same, per running request", Pool.MEAN),
     Spec("accept.length", Unit.TOKENS, _HIGH, _VALUE, "mean committed tokens per request and step", Pool.MEAN),

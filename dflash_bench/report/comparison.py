@@ -10,6 +10,7 @@ from dflash_bench.model import Better, Change, Comparison, Interval, RunInfo, Ru
 from dflash_bench.report.sheets import (
     MAX_RANKS_SHOWN,
     SECTIONS,
+    TRACING_COLUMNS,
     Report,
     Sheet,
     belongs,
@@ -18,6 +19,7 @@ from dflash_bench.report.sheets import (
     identity,
     left_out,
     main_ranges,
+    tracing_rows,
     warning_lines,
 )
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
@@ -66,14 +68,16 @@ def comparison_report(comparison: Comparison, *, is_per_rank: bool | None = None
         changes = [c for c in changes if c.rank is not None or c.metric not in ranked]
     sheets = [_changes_sheet(title, [c for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
     first = (_glance_sheet(comparison), _ranks_sheet(comparison))
+    last = (*_cause_sheets(comparison), _tracing_sheet(comparison))
     return Report(
         title=f"{_side(base)} → {_side(candidate)}",
         lines=(
             f"base: {identity(base)}; {captured(base)}",
             f"candidate: {identity(candidate)}; {captured(candidate)}",
             *_straggler_lines(comparison),
+            *_tracing_lines(comparison),
         ),
-        sheets=tuple(s for s in (*first, *([] if is_brief else sheets), *_cause_sheets(comparison)) if s.rows),
+        sheets=tuple(s for s in (*first, *([] if is_brief else sheets), *last) if s.rows),
         warnings=tuple(_warnings(comparison)),
     )
 
@@ -173,6 +177,23 @@ def _straggler_lines(comparison: Comparison) -> Iterator[str]:
             f"{side} straggler: rank {rank}, last in {share:.1%} of {alloc.n:,} steps; in {figure(alloc):.1%} the last"
             f" rank had allocated; it costs the others {text(figure(tax), Unit.NS)} µs a step (median)"
         )
+
+
+def _tracing_sheet(comparison: Comparison) -> Sheet:
+    """Step p50 with the recorder and without any, of both sides, by the loop's own clock."""
+    rows = [row for run in (comparison.base, comparison.candidate) for row in tracing_rows(run)]
+    return Sheet("What tracing cost", TRACING_COLUMNS, tuple(rows), left=("arm", "recorder"))
+
+
+def _tracing_lines(comparison: Comparison) -> Iterator[str]:
+    """Where there is nothing to say about the cost of tracing, that."""
+    sides = {"base": comparison.base, "candidate": comparison.candidate}
+    without = [side for side, run in sides.items() if not tracing_rows(run)]
+    # only the built-in loop can be run again without a tool
+    is_own = any("steps_asked" in sides[side].info.settings for side in without)
+    if without:
+        whose = "" if len(without) == 2 else f" for the {without[0]}"
+        yield f"tracing cost not measured{whose}" + (": run with --unprofiled" if is_own else "")
 
 
 def _cause_sheets(comparison: Comparison) -> Iterator[Sheet]:

@@ -21,7 +21,7 @@ SECTIONS = (
     ("Launch lead", ("step.lead", "launch.", "graph.", "stall.")),
     ("Host waits", ("sync.",)),
     ("Across ranks", ("dp.", "clock.")),
-    ("Engine counters", ("tokens.", "accept.", "kv.", "topup.", "retracted", "consistency.")),
+    ("Engine counters", ("step.period@", "tokens.", "accept.", "kv.", "topup.", "retracted", "consistency.")),
     ("Coverage", ("coverage.", "gpu_work_without_launch")),
 )
 
@@ -85,8 +85,8 @@ def warning_lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def belongs(name: str, prefixes: Iterable[str]) -> bool:
-    """Whether a metric's name is one of these or begins with one that ends in a dot."""
-    return any(name == p or (p.endswith(".") and name.startswith(p)) for p in prefixes)
+    """Whether a metric's name is one of these or begins with one that ends in a dot or an @."""
+    return any(name == p or (p.endswith((".", "@")) and name.startswith(p)) for p in prefixes)
 
 
 def identity(info: RunInfo) -> str:
@@ -177,6 +177,14 @@ def _percent(value: Value) -> str:
     return text(_number(value), Unit.FRACTION)
 
 
+def _ratio(value: Value) -> str:
+    return MISSING if (found := _number(value)) is None else f"{found:,.3f}"
+
+
+def _ns(value: Value) -> str:
+    return MISSING if (found := _number(value)) is None else f"{found:,.0f}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """How a result table is shown. Each column: heading and formatter; a column without one is left out."""
@@ -232,7 +240,40 @@ _LAYOUTS = {
         is_pooled=False,
         limit=4 * MAX_CAUSES,
     ),
+    "tracing.cost": _Layout(
+        title="What tracing cost",
+        columns={
+            "rank": ("rank", _rank),
+            "recorder": ("recorder", str),
+            "traced_p50_ns": ("step p50 traced µs", _us),
+            "untraced_p50_ns": ("untraced µs", _us),
+            "ratio": ("ratio", _ratio),
+            "range_cost_ns": ("ns a range", _ns),
+        },
+        is_pooled=False,
+        limit=4 * MAX_CAUSES,
+    ),
 }
+
+
+def tracing_rows(run: RunMetrics) -> list[tuple[str, ...]]:
+    """What tracing cost a run, pooled over its ranks, as cells below `TRACING_COLUMNS`; no row where it has none."""
+    found = [row for table in run.tables if table.name == "tracing.cost" for row in table.rows if row[0] is None]
+    return [
+        (
+            run.info.arm or MISSING,
+            str(recorder),
+            _us(traced),
+            _us(untraced),
+            _ratio(ratio),
+            _ns(range_cost),
+            f"{_count(num_traced)} / {_count(num_untraced)}",
+        )
+        for _, recorder, num_traced, traced, num_untraced, untraced, ratio, range_cost in found
+    ]
+
+
+TRACING_COLUMNS = ("arm", "recorder", "step p50 traced µs", "untraced µs", "ratio", "ns a range", "n")
 
 
 def _table_sheets(run: RunMetrics) -> list[Sheet]:

@@ -1,0 +1,65 @@
+"""The steps that the built-in loop counted itself: ``rank<R>.steps.csv`` beside the captures, as typed tables.
+
+The file of a rank is looked for beside the capture that holds the rank, so that a profile can be built again from its
+raw captures; below it, in ``unprofiled/``, lies what the arm did without any tool, where that was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from dflash_bench.errors import DataError, SchemaError
+from dflash_bench.model import RankSource, RunInfo
+from dflash_bench.profile import STEPS, StepTable, steps_path
+
+ALL_RANKS = "all_ranks"
+UNPROFILED_FOLDER = "unprofiled"
+
+
+def read_steps(path: Path) -> pa.Table:
+    """The steps in a CSV file, in the schema `STEPS`. Columns that this version does not know are left out.
+
+    Raises DataError when the file cannot be read, SchemaError when it lacks a column.
+    """
+    options = pa_csv.ConvertOptions(column_types={f.name: f.type for f in STEPS}, null_values=[""])
+    try:
+        found = pa_csv.read_csv(path, convert_options=options)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read as a table of steps: {error}", hint="make the run again") from None
+    if missing := [name for name in STEPS.names if name not in found.column_names]:
+        raise SchemaError(f"{path}: a table of steps without {', '.join(missing)}", hint="make the run again")
+    if empty := [f.name for f in STEPS if not f.nullable and found.column(f.name).null_count]:
+        raise DataError(f"{path}: {', '.join(empty)} is not stated for every step", hint="make the run again")
+    return found.select(STEPS.names).cast(STEPS)
+
+
+def write_steps(captures: Sequence[Path], info: RunInfo, folder: Path) -> None:
+    """Write the step tables found beside the captures of a run into a profile that is being built.
+
+    ``captures`` in the order of ``ProcessInfo.capture``. Raises as `read_steps` does.
+    """
+    for table, rank, path in _files(captures, info):
+        target = folder / steps_path(table, rank)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(read_steps(path), target, compression="zstd")
+
+
+def _files(captures: Sequence[Path], info: RunInfo) -> Iterator[tuple[StepTable, int, Path]]:
+    for process in info.processes:
+        if process.rank is None or process.rank_source is not RankSource.MARK:
+            continue
+        capture, name = captures[process.capture], f"rank{process.rank}"
+        # a folder can hold captures of other runs too: only names that the built-in loop's runs give are taken
+        if capture.stem not in (name, ALL_RANKS):
+            continue
+        for table, beside in (
+            (StepTable.STEPS, capture.parent),
+            (StepTable.UNPROFILED, capture.parent / UNPROFILED_FOLDER),
+        ):
+            if (path := beside / f"{name}.steps.csv").is_file():
+                yield table, process.rank, path
