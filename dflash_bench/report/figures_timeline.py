@@ -20,6 +20,10 @@ _SECOND_GREY = "#667180"
 """Neighbouring ranges take turns in two greys, so that one can tell where one ends."""
 
 _TRACK_HEIGHT = 30
+MAX_NAMED_BARS = 100
+"""Bars of one kind, the longest, that bear their name. Fitting names into bars is most of what a browser does here;
+the others say theirs when pointed at."""
+
 
 
 def timeline_figure(key: str, side: str, window: StepWindow) -> Figure:
@@ -79,6 +83,7 @@ def _length(bar: Bar) -> str:
 def _bars(kind: BarKind, bars: list[Bar]) -> Trace:
     greys = (_COLOURS[kind], _SECOND_GREY)
     colours = [greys[k % 2] if kind is BarKind.RANGE else greys[0] for k in range(len(bars))]
+    named = set(sorted(range(len(bars)), key=lambda k: bars[k].start_ns - bars[k].end_ns)[:MAX_NAMED_BARS])
     return {
         "type": "bar",
         "orientation": "h",
@@ -88,7 +93,7 @@ def _bars(kind: BarKind, bars: list[Bar]) -> Trace:
         "y": [b.track for b in bars],
         "width": 0.8,
         "marker": {"color": colours, "line": {"color": colours, "width": 0.5}},
-        "text": [label(b.name) for b in bars],
+        "text": [label(b.name) if k in named else "" for k, b in enumerate(bars)],
         "textposition": "inside",
         "insidetextanchor": "start",
         "insidetextfont": {"color": "#ffffff", "size": 11},

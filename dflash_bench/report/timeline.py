@@ -17,7 +17,7 @@ from dflash_bench.model import BoolArray, IntArray, Unit
 from dflash_bench.profile import Events, Profile
 from dflash_bench.report.units import symbol, text
 
-MAX_BARS = 1500
+MAX_BARS = 400
 """Bars of one kind that one timeline draws; of more, the longest are drawn and the rest is counted."""
 
 

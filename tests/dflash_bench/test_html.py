@@ -58,7 +58,7 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self._script is not None:
             self.scripts[self._script] += data
-        else:
+        elif self._open[-1:] != ["style"]:
             self.words.append(data)
 
     @property
