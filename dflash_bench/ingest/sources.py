@@ -85,7 +85,7 @@ def _is_capture(source: str, options: IngestOptions) -> bool:
 def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
     """Make profiles of captures, one for each run among them. Raises as `resolve` and `build_profile` do."""
     compile_pattern(options.rank_pattern)
-    files = expand(paths)
+    files = expand(paths, options.profiles)
     prints = {path: _fingerprint(path) for path in files}
     if options.run is None and not options.is_replace and (found := _already(prints.values(), options)):
         return found
@@ -101,24 +101,30 @@ def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | N
         return tuple(_build(group, run, options, progress) for group, run in zip(groups, names, strict=True))
 
 
-def expand(paths: Iterable[Path]) -> list[Path]:
+def expand(paths: Iterable[Path], profiles: Path | None = None) -> list[Path]:
     """Capture files, folders opened up, each once. An export stands for the report beside it that it was made of.
 
-    Raises UsageError for a path that is not there and for a folder without captures.
+    ``profiles``: where profiles lie; what they keep of their own captures is not found in a folder around them. Raises
+    UsageError for a path that is not there and for a folder without captures.
     """
-    files: dict[Path, None] = {}
+    files: dict[Path, Path] = {}
     for path in paths:
-        if path.is_dir():
-            found = [p for p in sorted(path.rglob("*")) if p.suffix in CAPTURE_SUFFIXES and p.is_file()]
-            found = [p for p in found if p.suffix == ".sqlite" or not p.with_suffix(".sqlite").exists()]
-            if not found:
-                raise UsageError(f"{path}: no captures in this folder ({', '.join(CAPTURE_SUFFIXES)})")
-            files |= dict.fromkeys(found)
-        elif path.exists():
-            files[path] = None
-        else:
+        if not path.exists():
             raise UsageError(f"{path}: no such file or folder")
-    return list(files)
+        found = _captures_in(path, profiles) if path.is_dir() else [path]
+        if not found:
+            raise UsageError(f"{path}: no captures in this folder ({', '.join(CAPTURE_SUFFIXES)})")
+        for file in found:
+            files.setdefault(file.resolve(), file)
+    return list(files.values())
+
+
+def _captures_in(folder: Path, profiles: Path | None) -> list[Path]:
+    found = [p for p in sorted(folder.rglob("*")) if p.suffix in CAPTURE_SUFFIXES and p.is_file()]
+    found = [p for p in found if p.suffix == ".sqlite" or not p.with_suffix(".sqlite").exists()]
+    if profiles is None or folder.resolve().is_relative_to(profiles.resolve()):
+        return found
+    return [p for p in found if not p.resolve().is_relative_to(profiles.resolve())]
 
 
 def profiles_in(folder: Path) -> list[Profile]:

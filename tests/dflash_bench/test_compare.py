@@ -91,8 +91,8 @@ def test_many_launches_of_few_steps_are_few_steps():
 
 @pytest.mark.parametrize(("correlation", "at_least"), [(0.0, 0.88), (0.6, 0.80)])
 def test_nine_in_ten_intervals_hold_the_truth_also_when_steps_are_correlated(correlation, at_least):
-    """80 pairs of runs without a difference; drawn step by step, correlated ones would be held two in three times."""
-    pairs = [(noise(k, 150, correlation), noise(1000 + k, 150, correlation)) for k in range(80)]
+    """50 pairs of runs without a difference; drawn step by step, correlated ones would be held two in three times."""
+    pairs = [(noise(k, 150, correlation), noise(1000 + k, 150, correlation)) for k in range(50)]
     found = [difference_interval(samples(a), samples(b)) for a, b in pairs]
     held = np.mean([i.low <= 0 <= i.high for i in found])
     assert at_least <= held <= 1.0

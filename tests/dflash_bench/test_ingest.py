@@ -155,6 +155,25 @@ def test_runs_whose_files_are_called_the_same_are_told_apart_by_their_folders(ru
     assert names(profiles) == ["monday-report1", "tuesday-report1"]
 
 
+def test_captures_that_profiles_keep_are_not_found_in_a_folder_around_them(run, profiles, tmp_path):
+    """``dflash-bench ingest .`` beside ``profiles/``: what is ingested already is no new capture."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    export = open_export(write(raw / "kept.sqlite", [mark(0, 1), *STEPS]))
+    build_profile([export], RunOptions(run="old", profiles=profiles, captures=raw))
+    write(tmp_path / "new.sqlite", [mark(0, 1, "other"), *STEPS])
+    run("ingest", tmp_path)
+    assert names(profiles) == ["new", "old"]
+    assert "old" in run("metrics", profiles / "old" / "captures").stdout
+
+
+def test_one_file_named_twice_is_one_file(run, profiles, tmp_path):
+    path = write(tmp_path / "a.sqlite", STEPS)
+    (tmp_path / "link.sqlite").symlink_to(path)
+    run("ingest", path, tmp_path, tmp_path / "link.sqlite")
+    assert names(profiles) == ["a"]
+
+
 def test_metrics_gives_a_capture_whose_name_is_taken_another_one(run, profiles, tmp_path):
     path = write(tmp_path / "a.sqlite", STEPS)
     run("metrics", path, "--json")
@@ -269,13 +288,13 @@ def test_one_file_with_all_ranks_gives_the_metrics_of_one_file_per_rank(run, tmp
 
 @pytest.fixture
 def slow(tmp_path):
-    """A capture that takes long enough to read that it can be interrupted: 300,000 ranges."""
+    """A capture that takes long enough to read that it can be interrupted: 150,000 ranges."""
     path = write(tmp_path / "slow.sqlite", STEPS)
     with closing(sqlite3.connect(path)) as db:
         db.execute(
             "INSERT INTO NVTX_EVENTS SELECT start + 1000 * value, end + 1000 * value, eventType, text || (value % 50),"
             " globalTid, textId, domainId FROM NVTX_EVENTS, (WITH RECURSIVE n(value) AS"
-            " (SELECT 1 UNION ALL SELECT value + 1 FROM n LIMIT 60000) SELECT value FROM n) WHERE eventType = 59"
+            " (SELECT 1 UNION ALL SELECT value + 1 FROM n LIMIT 30000) SELECT value FROM n) WHERE eventType = 59"
         )
         db.commit()
     return path

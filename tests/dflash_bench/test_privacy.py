@@ -79,7 +79,6 @@ def test_no_secret_of_any_table_reaches_profile_output_or_log(cli, capture, tmp_
         ("metrics", "report"),
         ("metrics", "report", "--json"),
         ("compare", "report", "report", "--markdown", tmp_path / "out.md"),
-        ("compare", "report", "report", "--json"),
     ):
         found = cli(*words, "--profiles", profiles)
         assert found.exit_code == 0, found.output
