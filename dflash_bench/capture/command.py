@@ -16,9 +16,9 @@ from typing import IO
 from dflash_bench.capture import supervise
 from dflash_bench.capture.convert import sqlite_of
 from dflash_bench.capture.exec_rank import RANK_VARIABLES
-from dflash_bench.capture.launch import living_ranks
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.nsys_command import ProfileOptions, profile_command
+from dflash_bench.capture.record import living_ranks
 from dflash_bench.capture.supervise import Group, Limits, Outcome, Watch
 from dflash_bench.errors import CaptureError, UsageError
 

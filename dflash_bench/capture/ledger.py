@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What one rank says it did. ``ranges`` is name → number emitted; ``counters`` are the engine counters by name."""
+    """What one rank says it did. ``ranges`` is name → number emitted; ``counters`` are the engine counters by name.
+
+    ``checks`` is what was proven of the run: ``verified_tokens`` and ``leaked_tokens`` are numbers.
+    """
 
     rank: int
     world: int
@@ -30,6 +33,7 @@ class Ledger:
     marks: int
     versions: dict[str, str]
     counters: dict[str, float]
+    checks: dict[str, Any] = field(default_factory=dict)
 
 
 def read_ledger(path: Path) -> Ledger:
@@ -44,11 +48,10 @@ def read_ledger(path: Path) -> Ledger:
     version = raw.get("version") if isinstance(raw, dict) else None
     if version != VERSION:
         raise CaptureError(f"{path}: a ledger of version {version}; this version reads {VERSION}")
-    names = [f.name for f in fields(Ledger)]
-    missing = [name for name in names if name not in raw]
+    missing = [f.name for f in fields(Ledger) if f.name not in raw and f.default_factory is MISSING]
     if missing:
         raise CaptureError(f"{path}: the ledger lacks {', '.join(missing)}")
-    return Ledger(**{name: raw[name] for name in names})
+    return Ledger(**{f.name: raw[f.name] for f in fields(Ledger) if f.name in raw})
 
 
 def read_ledgers(folder: Path) -> tuple[Ledger, ...]:

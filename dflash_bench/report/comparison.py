@@ -182,7 +182,8 @@ def _straggler_lines(comparison: Comparison) -> Iterator[str]:
 def _tracing_sheet(comparison: Comparison) -> Sheet:
     """Step p50 with the recorder and without any, of both sides, by the loop's own clock."""
     rows = [row for run in (comparison.base, comparison.candidate) for row in tracing_rows(run)]
-    return Sheet("What tracing cost", TRACING_COLUMNS, tuple(rows), left=("arm", "recorder"))
+    note = "each from one pair of runs: the drift of the machine between them is in the ratio"
+    return Sheet("What tracing cost", TRACING_COLUMNS, tuple(rows), left=("arm", "recorder"), note=note)
 
 
 def _tracing_lines(comparison: Comparison) -> Iterator[str]:

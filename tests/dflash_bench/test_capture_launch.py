@@ -16,9 +16,11 @@ import pytest
 from dflash_bench.capture import launch, nsys
 from dflash_bench.capture.check import by_rank, count_ranges
 from dflash_bench.capture.choice import RecorderChoice
-from dflash_bench.capture.launch import Launch, Reports, first_failure, launch_command, record, said_at_end, steps_done
+from dflash_bench.capture.failure import first_failure, said_at_end
+from dflash_bench.capture.launch import Launch, Reports, launch_command
 from dflash_bench.capture.ledger import read_ledger
 from dflash_bench.capture.nsys import NsysTool
+from dflash_bench.capture.record import record, steps_done
 from dflash_bench.capture.supervise import Limits, Rung
 from dflash_bench.errors import CaptureError, UsageError
 

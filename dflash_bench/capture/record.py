@@ -1,0 +1,198 @@
+"""One run: started, watched, and what is whole of it collected; `launch.py` says how it is started."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dflash_bench.capture import supervise
+from dflash_bench.capture.check import Circumstances, by_rank, compare_counts, count_ranges, says_incomplete
+from dflash_bench.capture.convert import sqlite_of
+from dflash_bench.capture.failure import LAUNCHER_LOG, failure, is_session_clash
+from dflash_bench.capture.launch import ALL_RANKS, PROGRESS, Launch, Reports, launch_command
+from dflash_bench.capture.ledger import Ledger, read_ledgers
+from dflash_bench.capture.recorder import ORIGIN_VARIABLE, Origin
+from dflash_bench.capture.supervise import Group, Limits, Outcome, Watch
+from dflash_bench.errors import CaptureError, DataError, ExitCode
+from dflash_bench.model import Finding
+
+log = logging.getLogger(__name__)
+
+SESSION_ATTEMPTS = 3
+STAGGER_S = 0.5
+"""Between the starts of neighbouring ranks' nsys, once they were seen to clash. Starting takes an nsys about 0.3 s."""
+
+OnProgress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunCapture:
+    """What a run left: capture files in rank order, each rank's own account, and what is missing.
+
+    An unprofiled run has no files.
+    """
+
+    files: tuple[Path, ...]
+    ledgers: tuple[Ledger, ...]
+    findings: tuple[Finding, ...]
+    outcome: Outcome
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self.outcome.is_interrupted
+
+
+class RunInterruptedError(CaptureError):
+    """A person ended the run before there was anything whole to keep."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+class _SessionClashError(CaptureError):
+    """nsys could not start on every rank at once."""
+
+
+def record(launch: Launch, on_progress: OnProgress | None = None, limits: Limits | None = None) -> RunCapture:
+    """Run it, wait, and collect what is whole; `on_progress` is called with the number of finished steps.
+
+    When the nsys of several ranks, started at one moment, get into each other's way, the run is made again with their
+    starts apart, and the log says so. Raises CaptureError when a rank fails, hangs, decodes wrongly, or leaves
+    nothing that can be read; RunInterruptedError when a person ended it before there was anything.
+    """
+    for attempt in range(1, SESSION_ATTEMPTS + 1):
+        try:
+            return _recorded(launch, on_progress, limits or Limits())
+        except _SessionClashError as error:
+            if attempt == SESSION_ATTEMPTS:
+                raise
+            log.warning("%s; starting again, one after the other", error.text)
+            _empty(launch.folder)
+            launch = replace(launch, stagger_s=STAGGER_S * attempt)
+    raise AssertionError("unreachable")
+
+
+def _recorded(launch: Launch, on_progress: OnProgress | None, limits: Limits) -> RunCapture:
+    command = launch_command(launch)
+    environment = command.full_environment()
+    if launch.tool is None:
+        environment[ORIGIN_VARIABLE] = str(Origin.now())
+    outcome = _supervised(launch, command.line, environment, on_progress, limits)
+    if not outcome.is_interrupted and launch.tool is not None and is_session_clash(launch.folder, launch.ranks):
+        raise _SessionClashError(
+            f"arm {launch.arm}: {_clash_text(launch)}",
+            hint="--reports one starts a single nsys for all ranks, --recorder starts none",
+        )
+    if outcome.is_silent:
+        how = f"gave no sign of life for {limits.silence_s:g} s and was ended"
+        raise failure(launch.arm, launch.folder, launch.ranks, how)
+    if outcome.code != 0 and not outcome.is_interrupted:
+        raise failure(launch.arm, launch.folder, launch.ranks, f"ended with exit code {outcome.code}")
+    return _collect(launch, outcome)
+
+
+def _clash_text(launch: Launch) -> str:
+    version = launch.tool.version_text if launch.tool else ""
+    return f"nsys {version} could not start on all {launch.ranks} ranks at one moment (sem_open)"
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _supervised(
+    launch: Launch,
+    line: tuple[str, ...],
+    environment: dict[str, str],
+    on_progress: OnProgress | None,
+    limits: Limits,
+) -> Outcome:
+    def signs() -> object:
+        done = steps_done(launch.folder)
+        if on_progress is not None:
+            on_progress(done)
+        return done, len(living_ranks(launch.folder)), supervise.bytes_in(launch.folder)
+
+    with (launch.folder / LAUNCHER_LOG).open("wb") as output, supervise.counted_interrupts() as interrupts:
+        child = Group(supervise.start(line, environment, output), lambda: living_ranks(launch.folder))
+        outcome = Watch(child, limits, signs, interrupts).wait()
+    if on_progress is not None:
+        on_progress(steps_done(launch.folder))
+    for note in (*launch.folder.glob("rank*.pid"), launch.folder / PROGRESS):
+        note.unlink(missing_ok=True)
+    return outcome
+
+
+def steps_done(folder: Path) -> int:
+    """Finished steps of rank 0: the progress file holds one byte for each."""
+    try:
+        return (folder / PROGRESS).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def living_ranks(folder: Path) -> list[int]:
+    """Process ids of the ranks that run now."""
+    noted = (path.read_text(encoding="ascii").strip() for path in sorted(folder.glob("rank*.pid")))
+    return [int(text) for text in noted if text.isdecimal() and supervise.is_alive(int(text))]
+
+
+def _collect(launch: Launch, outcome: Outcome) -> RunCapture:
+    ledgers = read_ledgers(launch.folder)
+    files, findings = ((), ()) if launch.is_unprofiled else _captures(launch, is_lenient=outcome.is_interrupted)
+    if outcome.is_interrupted and not (ledgers if launch.is_unprofiled else files):
+        raise RunInterruptedError(
+            "the run was interrupted before there was anything whole to keep", hint="run it again"
+        )
+    if not launch.is_unprofiled:
+        findings = (*findings, *_check(launch, files, ledgers))
+    if len(ledgers) < launch.ranks:
+        without = sorted(set(range(launch.ranks)) - {ledger.rank for ledger in ledgers})
+        text = f"ranks {', '.join(map(str, without))} left no ledger, so their ranges cannot be counted"
+        if not outcome.is_interrupted:
+            raise CaptureError(text, hint=f"see {launch.folder / LAUNCHER_LOG}")
+        findings = (*findings, Finding("ledger_missing", None, len(without), text))
+    return RunCapture(files, ledgers, findings, outcome)
+
+
+def _captures(launch: Launch, *, is_lenient: bool) -> tuple[tuple[Path, ...], tuple[Finding, ...]]:
+    tool = launch.tool
+    stems = [ALL_RANKS] if tool is not None and launch.reports is Reports.ONE else _rank_stems(launch)
+    files, findings = [], []
+    for rank, stem in enumerate(stems):
+        try:
+            if tool is not None:
+                files.append(sqlite_of(launch.folder, stem, tool))
+            elif (path := launch.folder / f"{stem}.sqlite").is_file():
+                files.append(path)
+            else:
+                raise CaptureError(f"rank {rank} wrote no recording", hint=f"see {launch.folder / f'{stem}.log'}")
+        except (CaptureError, DataError) as error:
+            if not is_lenient:
+                raise
+            findings.append(Finding("capture_missing", None if stem == ALL_RANKS else rank, 1, error.text))
+    return tuple(files), tuple(findings)
+
+
+def _rank_stems(launch: Launch) -> list[str]:
+    return [f"rank{rank}" for rank in range(launch.ranks)]
+
+
+def _check(launch: Launch, files: tuple[Path, ...], ledgers: tuple[Ledger, ...]) -> tuple[Finding, ...]:
+    if not ledgers:
+        return ()
+    counts = [count for path in files for count in count_ranges(path, ledgers[0].domain)]
+    tool = launch.tool
+    circumstances = Circumstances(
+        nsys_version=tool.version if tool else None,
+        nvtx_version=ledgers[0].versions.get("nvtx"),
+        interrupted=frozenset(ledger.rank for ledger in ledgers if ledger.interrupted),
+        says_incomplete=any(says_incomplete(path) for path in files),
+    )
+    return compare_counts({ledger.rank: ledger.ranges for ledger in ledgers}, by_rank(counts), circumstances)
