@@ -36,7 +36,7 @@ KINDS = {
     "lead": Truth("step.lead", 40_000.0, drift=30_000.0, jitter=200_000.0),
     "leads of many launches": Truth("launch.lead", -50_000.0, drift=20_000.0, jitter=150_000.0, steps=30, per_step=3),
     "share": Truth("launch.run_ahead_fraction", 0.8, drift=0.008, jitter=0.0),
-    "rate": Truth("tokens.per_s", 1_450.0, drift=10.0, jitter=0.0),
+    "rate": Truth("tokens.per_s", 1_450.0, drift=10.0, jitter=0.0, tails=6),
 }
 
 

@@ -202,15 +202,17 @@ def _degrees(spreads: tuple[_Spread, _Spread]) -> float:
 def _bootstrap_error(
     base: Sequence[Repeat], candidate: Sequence[Repeat], spreads: tuple[_Spread, _Spread], seed: int
 ) -> float:
-    """The standard deviation of the Hodges-Lehmann shift over hierarchical resamples."""
+    """The standard deviation of the shift over hierarchical resamples.
+
+    That of the difference of means: for normal runs the Hodges-Lehmann shift's is the same within 2 %, with heavy tails
+    it is smaller, and resampled from few runs it would come out too large.
+    """
     sides = list(zip((base, candidate), spreads, strict=True))
     # the lower side always draws first: the same draws, whichever side is called base
     is_swapped = [r.figure for r in base] > [r.figure for r in candidate]
     rng = np.random.default_rng(seed)
-    drawn = [_resampled(runs, spread, rng) for runs, spread in (reversed(sides) if is_swapped else sides)]
-    low, high = drawn
-    found = np.median((high[:, :, None] - low[:, None, :]).reshape(RESAMPLES, -1), axis=1)
-    return float(found.std())
+    low, high = (_resampled(runs, spread, rng) for runs, spread in (reversed(sides) if is_swapped else sides))
+    return float((high.mean(axis=1) - low.mean(axis=1)).std())
 
 
 def _resampled(side: Sequence[Repeat], spread: _Spread, rng: np.random.Generator) -> FloatArray:
