@@ -13,22 +13,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dflash_bench import __version__
 from dflash_bench.errors import DataError, UsageError
 from dflash_bench.ingest.diagnostics import findings_of
-from dflash_bench.ingest.events import Batch, Skipped, stream
+from dflash_bench.ingest.events import stream
 from dflash_bench.ingest.export import EVENT_TABLES, Export
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankMark, assign_ranks, compile_pattern
+from dflash_bench.ingest.rows import Batch, Skipped
 from dflash_bench.ingest.steps import write_steps
+from dflash_bench.ingest.writers import Writers, unranked_path
 from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RunInfo, Value
-from dflash_bench.profile import NAME, SCHEMAS, Events, Profile, is_profile, open_profile, part_path, write_run
+from dflash_bench.profile import Events, Profile, is_profile, open_profile, part_path, write_run
 
 log = logging.getLogger(__name__)
 
-ROW_GROUP_ROWS = 1 << 18
 Progress = Callable[[Path, int, int], None]
 """Called with (file, rows read, rows in the file)."""
 
@@ -153,54 +152,10 @@ def _publish(folder: Path, target: Path, exports: Sequence[Export], options: Run
     return open_profile(target)
 
 
-class _Writers:
-    """One open Parquet file per (table, process), filled row group by row group so that memory stays bounded."""
-
-    def __init__(self, folder: Path, capture: int, stack: ExitStack) -> None:
-        self.folder, self.capture, self.stack = folder, capture, stack
-        self.files: dict[tuple[Events, int], pq.ParquetWriter] = {}
-        self.waiting: dict[tuple[Events, int], list[pa.Table]] = {}
-        self.counts: dict[tuple[Events, int], int] = {}
-
-    def add(self, batch: Batch) -> None:
-        """Split a batch by process and queue its rows."""
-        schema = SCHEMAS[batch.table]
-        table = pa.Table.from_arrays([batch.columns[f.name].cast(f.type) for f in schema], schema=schema)
-        for process in np.unique(batch.process):
-            mine = batch.process == process
-            rows = table if mine.all() else table.filter(pa.array(mine))
-            key = batch.table, int(process)
-            self.counts[key] = self.counts.get(key, 0) + rows.num_rows
-            self.waiting.setdefault(key, []).append(rows)
-            if sum(t.num_rows for t in self.waiting[key]) >= ROW_GROUP_ROWS:
-                self._flush(key)
-
-    def close(self) -> None:
-        for key in list(self.waiting):
-            self._flush(key)
-
-    def _flush(self, key: tuple[Events, int]) -> None:
-        rows = self.waiting.pop(key, [])
-        if not rows:
-            return
-        schema = SCHEMAS[key[0]]
-        if key not in self.files:
-            path = self.folder / _unranked_path(key[0], self.capture, key[1])
-            path.parent.mkdir(parents=True, exist_ok=True)
-            names = [f.name for f in schema if f.type == NAME]
-            writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=names)
-            self.files[key] = self.stack.enter_context(writer)
-        self.files[key].write_table(pa.concat_tables(rows).unify_dictionaries().combine_chunks())
-
-
-def _unranked_path(table: Events, capture: int, process: int) -> Path:
-    return Path(table) / f"capture{capture}-process{process}.parquet"
-
-
 def _write_events(export: Export, capture: int, folder: Path, progress: Progress | None) -> _Part:
     skipped, marks, done, total = Skipped(), dict[int, RankMark](), 0, _num_rows(export)
     with ExitStack() as stack:
-        writers = _Writers(folder, capture, stack)
+        writers = Writers(folder, capture, stack)
         for batch in stream(export, skipped):
             writers.add(batch)
             if batch.table is Events.MARKS:
@@ -329,7 +284,7 @@ def _findings(
 def _move_to_ranks(folder: Path, info: RunInfo) -> None:
     for process in info.processes:
         for table in Events:
-            old = folder / _unranked_path(table, process.capture, process.process)
+            old = folder / unranked_path(table, process.capture, process.process)
             if old.exists():
                 new = folder / part_path(table, process.rank, process)
                 new.parent.mkdir(exist_ok=True)

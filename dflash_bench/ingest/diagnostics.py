@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from dflash_bench.ingest.events import Skipped
 from dflash_bench.ingest.export import Export
+from dflash_bench.ingest.rows import Skipped
 from dflash_bench.model import Finding
 
 _KNOWN = {

@@ -24,10 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.events import API_VERSION_SUFFIX, BATCH_ROWS, Batch, Skipped
+from dflash_bench.ingest.events import API_VERSION_SUFFIX
 from dflash_bench.ingest.export import fingerprint
 from dflash_bench.ingest.json_stream import JsonStream, JsonStreamError
 from dflash_bench.ingest.ranks import RankMark
+from dflash_bench.ingest.rows import BATCH_ROWS, Batch, Skipped
 from dflash_bench.profile import NAME, SCHEMAS, Events
 
 TRACE_SUFFIXES = (".json", ".json.gz")
