@@ -7,6 +7,8 @@ environment names (or nvtx), a ledger, a progress file. Its arm says how it beha
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +18,12 @@ import pytest
 from dflash_bench.capture import launch, nsys
 from dflash_bench.capture.check import by_rank, count_ranges
 from dflash_bench.capture.choice import RecorderChoice
-from dflash_bench.capture.failure import first_failure, said_at_end
-from dflash_bench.capture.launch import Launch, Reports, launch_command
+from dflash_bench.capture.failure import first_failure, is_session_clash, said_at_end
+from dflash_bench.capture.launch import Backend, Device, Launch, LoopOptions, Reports, launch_command
 from dflash_bench.capture.ledger import read_ledger
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.record import record, steps_done
-from dflash_bench.capture.supervise import Limits, Rung
+from dflash_bench.capture.supervise import Limits, Outcome, Rung
 from dflash_bench.errors import CaptureError, UsageError
 
 BUILTIN = RecorderChoice(None, "asked for")
@@ -35,10 +37,14 @@ from pathlib import Path
 p = argparse.ArgumentParser()
 for name in ("arm", "workload", "out", "progress"): p.add_argument("--" + name)
 for name in ("steps", "seed"): p.add_argument("--" + name, type=int)
+p.add_argument("--verify", action="store_true")
 o = p.parse_args()
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 choice = os.environ.get("DFLASH_PREP_SINK")
-if choice:
+if choice == "off":
+    push = mark = lambda text: None
+    pop = close = lambda: None
+elif choice:
     module, _, factory = choice.partition(":")
     sink = getattr(importlib.import_module(module), factory)(rank=rank, world=world)
     push, pop, mark, close = sink.push, sink.pop, sink.mark, sink.close
@@ -52,6 +58,9 @@ mark(f"dflash_bench rank={rank} world={world} arm={o.arm}")
 if o.arm == "fail" and rank == 1:
     print("RuntimeError: page 17 was given out twice", file=sys.stderr)
     sys.exit(7)
+if o.arm == "wrong" and rank == 1:
+    print("a warning of no weight\\nrank 1 left the oracle at step 9, request 4, position 70", file=sys.stderr)
+    sys.exit(5)
 stopped = []
 signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
 done = 0
@@ -64,7 +73,8 @@ while done < o.steps and not stopped:
 ranges = {"decode_step": done, "fill": done + (5 if o.arm == "lossy" and rank == 1 else 0)}
 ledger = dict(version=1, rank=rank, world=world, arm=o.arm, switches={"topup_pages": 2}, workload=o.workload,
     seed=o.seed, steps=done, interrupted=bool(stopped), device="cpu", domain="dflash", ranges=ranges, marks=1,
-    versions={"python": "3", "nvtx": "0.2.11"}, counters={"retracted": 0.0})
+    versions={"python": "3", "nvtx": "0.2.11"}, counters={"retracted": 0.0},
+    checks={"verified_tokens": done, "mismatch": None})
 Path(o.out, f"rank{rank}.json").write_text(json.dumps(ledger))
 close()
 """
@@ -109,6 +119,29 @@ def each_launch() -> Launch:
 
 def replace_reports(one: Launch, reports: Reports) -> Launch:
     return replace(one, reports=reports)
+
+
+def test_what_the_loop_is_to_do_otherwise_is_passed_on_and_its_own_choices_are_not_spelled_out() -> None:
+    assert LoopOptions().arguments == ()
+    options = LoopOptions(Device.CUDA, Backend.NCCL, is_verified=True, is_checked=True)
+    line = launch_command(replace(each_launch(), options=options)).line
+    assert " ".join(line).endswith("--progress /x/progress --device cuda --backend nccl --verify --check")
+
+
+def test_an_unprofiled_run_has_neither_nsys_nor_recorder_nor_ranges() -> None:
+    for choice in (BUILTIN, RecorderChoice(TOOL, "found")):
+        command = launch_command(replace(each_launch(), choice=choice, is_unprofiled=True))
+        assert "/opt/nsys" not in command.line
+        assert command.environment["DFLASH_PREP_SINK"] == "off"
+        assert "DFLASH_BENCH_RECORD" not in command.environment
+
+
+def test_the_starts_of_nsys_are_kept_apart_only_when_that_is_asked_for() -> None:
+    together, apart = each_launch(), replace(each_launch(), stagger_s=0.5)
+    assert "dflash_bench.capture.exec_later" not in launch_command(together).line
+    line = launch_command(apart).line
+    at = line.index("dflash_bench.capture.exec_later")
+    assert line[at + 1 : at + 4] == ("0.5", "--", "/opt/nsys")
 
 
 def test_without_a_gpu_only_nvtx_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +217,99 @@ def test_a_failing_rank_is_named_with_what_it_said(job: Launch) -> None:
         record(replace(job, arm="fail"))
     assert "RuntimeError: page 17 was given out twice" in failure.value.text
     assert failure.value.hint == f"the whole log is {job.folder / 'rank1.log'}"
+
+
+def test_a_rank_that_decodes_wrongly_is_one_sentence_with_the_place(job: Launch) -> None:
+    with pytest.raises(CaptureError) as failure:
+        record(replace(job, arm="wrong"))
+    place = "rank 1 left the oracle at step 9, request 4, position 70"
+    assert failure.value.text == f"arm wrong ran and was wrong: {place}"
+    assert failure.value.hint == f"the whole log is {job.folder / 'rank1.log'}"
+
+
+def test_an_unprofiled_run_leaves_ledgers_and_no_capture(job: Launch) -> None:
+    capture = record(replace(job, is_unprofiled=True, options=LoopOptions(is_verified=True)))
+    assert (capture.files, capture.findings) == ((), ())
+    assert [(ledger.rank, ledger.checks["verified_tokens"]) for ledger in capture.ledgers] == [(0, 20), (1, 20)]
+    assert not list(job.folder.glob("*.sqlite"))
+
+
+CLASH = "[boost::errinfo_api_function_*] = sem_open"
+FAKE_NSYS = """#!{python}
+# An nsys whose first {failures} starts on rank 1 meet another one's; then it records as the built-in recorder does.
+import os, sys
+from pathlib import Path
+folder, rank = Path("{folder}"), os.environ["RANK"]
+output = Path(sys.argv[sys.argv.index("-o") + 1].replace("%q{{RANK}}", rank))
+command = sys.argv[sys.argv.index("-o") + 2:]
+starts = len(list(folder.glob(f"start-{{rank}}-*")))
+(folder / f"start-{{rank}}-{{starts}}").touch()
+if rank == "1" and starts < {failures}:
+    print("Dynamic exception type: boost::wrapexcept<QuadDCommon::InternalErrorException>")
+    print("{clash}")
+    sys.exit(1)
+os.environ.update(DFLASH_PREP_SINK="dflash_bench.capture.recorder:sink", DFLASH_BENCH_RECORD=str(output.parent))
+os.execvp(command[0], command)
+"""
+
+
+def clashing(folder: Path, failures: int) -> NsysTool:
+    """A stand-in for nsys that cannot start on rank 1 the first times."""
+    path = folder / "nsys"
+    path.write_text(FAKE_NSYS.format(python=sys.executable, folder=folder, failures=failures, clash=CLASH))
+    path.chmod(0o755)
+    return NsysTool(path, (2022, 4, 2, 1), path)
+
+
+def test_nsys_that_clash_at_the_start_are_started_again_apart_and_that_is_said(
+    job: Launch, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dflash_bench.capture.record.STAGGER_S", 0.05)
+    capture = record(replace(job, choice=RecorderChoice(clashing(tmp_path, 1), "found")))
+    assert [ledger.rank for ledger in capture.ledgers] == [0, 1]
+    assert capture.findings == (), "every range is there"
+    assert "could not start on all 2 ranks at one moment (sem_open); starting again" in caplog.text
+    assert (tmp_path / "start-1-1").exists()
+    assert not (tmp_path / "start-1-2").exists(), "started once more, not more often"
+
+
+def test_nsys_that_clash_every_time_are_an_error_that_names_two_ways_out(
+    job: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staggered: list[float] = []
+
+    def clash(launch: Launch, *_: object) -> Outcome:
+        staggered.append(launch.stagger_s)
+        (launch.folder / "rank0.log").touch()
+        (launch.folder / "launcher.log").write_text(f"{CLASH}\n")
+        return Outcome(1)
+
+    monkeypatch.setattr("dflash_bench.capture.record._supervised", clash)
+    with pytest.raises(CaptureError, match="could not start on all 2 ranks") as failure:
+        record(replace(each_launch(), folder=job.folder))
+    assert failure.value.hint is not None
+    assert "--reports one" in failure.value.hint
+    assert "--recorder" in failure.value.hint
+    assert staggered == [0, 0.5, 1], "three attempts, further and further apart"
+
+
+def test_the_same_words_from_a_rank_that_did_start_are_not_taken_for_a_clash(tmp_path: Path) -> None:
+    (tmp_path / "launcher.log").write_text(f"{CLASH}\n")
+    (tmp_path / "rank0.log").touch()
+    assert is_session_clash(tmp_path, 2)
+    assert not is_session_clash(tmp_path, 1)
+    (tmp_path / "launcher.log").write_text("RuntimeError: no memory left\n")
+    assert not is_session_clash(tmp_path, 2)
+
+
+def test_a_start_put_off_by_the_rank_becomes_the_command_itself(tmp_path: Path) -> None:
+    told = [sys.executable, "-c", "import os; print(os.getppid())"]
+    line = [sys.executable, "-m", "dflash_bench.capture.exec_later"]
+    done = subprocess.run([*line, "0.01", "--", *told], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == os.getpid(), "no process stands between"
+    for wrong in (["x", "--", "true"], ["0.1", "true"], []):
+        assert subprocess.run([*line, *wrong], capture_output=True, check=False).returncode == 2
+    assert subprocess.run([*line, "0", "--", "/no/such"], capture_output=True, check=False).returncode == 127
 
 
 def test_ranges_that_the_ledger_counts_and_the_file_lacks_are_found(job: Launch) -> None:
