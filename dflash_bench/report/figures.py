@@ -89,7 +89,7 @@ def layout(height: int, x: dict[str, Any], y: dict[str, Any], **more: Any) -> di
         "font": {"family": "system-ui, sans-serif", "size": 12},
         "hoverlabel": {"align": "left", "font": {"size": 12}},
         "xaxis": {**line, "tickformat": ",~f", **x},
-        "yaxis": {**line, "fixedrange": True, **y},
+        "yaxis": {**line, "fixedrange": True, "tickformat": ",~f", **y},
         **more,
     }
 

@@ -25,7 +25,6 @@ MAX_NAMED_BARS = 100
 the others say theirs when pointed at."""
 
 
-
 def timeline_figure(key: str, side: str, window: StepWindow) -> Figure:
     """One step of a rank. Dragging along the time axis zooms in, a double click shows all again."""
     traces = [_bars(kind, [b for b in window.bars if b.kind is kind]) for kind in BarKind]

@@ -31,6 +31,7 @@ MAX_CAUSE_ROWS = 12
 MAX_NAMED = 5
 """Metrics that a verdict line names; it says how many more there are."""
 
+ALWAYS_DIFFERENT = {"run", "ingested (UTC)", "capture fingerprints", "position", "repeat"}
 WORST_FIRST = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.UNCHANGED)
 
 
@@ -91,7 +92,8 @@ class Setting:
 
     @property
     def is_different(self) -> bool:
-        return self.base != self.candidate
+        """Whether it differs and need not: two runs never share a name or a time."""
+        return self.base != self.candidate and self.name not in ALWAYS_DIFFERENT
 
 
 def number(value: float | None, unit: Unit, *, is_signed: bool = False) -> Cell:

@@ -229,6 +229,7 @@ def test_circumstances_that_differ_are_marked():
     rows = {s.name: s for s in settings(info("a", settings={"seed": 1}), info("b", settings={"seed": 2}))}
     assert rows["seed"].is_different
     assert not rows["workload"].is_different
+    assert not rows["run"].is_different, "two runs never share a name"
 
 
 def test_commands_are_quoted_and_begin_with_the_run_where_the_loop_made_it():
