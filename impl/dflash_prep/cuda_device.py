@@ -47,6 +47,7 @@ class CudaDevice:
         self._read_done = ReadDoneMailbox(event_source(READ_DONE_DEPTH, reuse=reuse_events))
         self._copy_done = event_source(COPY_DONE_DEPTH, reuse=reuse_events)
         self._graph_pool = torch.cuda.graph_pool_handle()
+        self._pool_keeper: torch.cuda.CUDAGraph | None = None
         self._spin = Spin(self.torch_device)
 
     def graph(self, name: str, work: Callable[[], None], busy_us: int) -> torch.cuda.CUDAGraph:
@@ -64,6 +65,8 @@ class CudaDevice:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._graph_pool):
             body()
+        # torch drops a pool when its last graph dies and then refuses captures into it; the warm-up's graphs all die
+        self._pool_keeper = self._pool_keeper or graph
         return graph
 
     def capture(self, prepare: Callable[[], object]) -> Captured[object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from dflash_prep.arms import ARMS, parse_arm
 from dflash_prep.assembly import RunSpec, build
 from dflash_prep.engine import Engine
 from dflash_prep.faults import Fault, FaultKind
+from dflash_prep.launch import warm_up
 
 pytestmark = pytest.mark.gpu
 
@@ -119,3 +122,18 @@ def test_a_graph_keeps_the_gpu_busy_for_its_time_and_the_host_not_at_all(make, s
     after.synchronize()
     assert before.elapsed_time(after) >= 2.9
     assert ran.item() == 3  # two warm-ups, one replay: a capture runs nothing
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_engine_can_be_built_after_the_warm_up_and_all_its_graphs_are_gone(make, shape, arm) -> None:
+    first = make(shape, arm)
+    device = first.parts.device
+    first.close()
+    del first
+    spec = RunSpec(parse_arm(arm), shape, seed=0, rank=0, world=1, check=False, verify=True, fault=None)
+    warm_up(spec, device)
+    gc.collect()
+    engine = build(spec, device, AgreementGroup(1))
+    decode(engine, 6)
+    engine.close()
+    assert engine.first_mismatch()[0] is None
