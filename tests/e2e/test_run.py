@@ -17,7 +17,7 @@ from dflash_bench.capture import choice, nsys
 from dflash_bench.cli import app
 from dflash_bench.ingest.export import open_export
 from dflash_bench.model import Recorder
-from dflash_bench.profile import Events, open_profile
+from dflash_bench.profile import Events, StepTable, open_profile
 
 pytest.importorskip("torch", reason="the decode loop needs the extra [impl]")
 
@@ -79,6 +79,24 @@ def test_two_ranks_with_the_installed_nsys(tmp_path: Path, reports: str, num_fil
     assert any(SECRET.encode() in p.read_bytes() for p in (tmp_path / "r" / "captures").glob("*.sqlite")), (
         "nsys stores the environment; this test would see it"
     )
+
+
+def test_arms_run_verified_and_unprofiled_too_and_a_comparison_says_what_tracing_cost(tmp_path: Path) -> None:
+    line = ["run", "--arm", "legacy", "--arm", "topup", "--ranks", "1", "--steps", "6", "--recorder", "--unprofiled"]
+    done = cli(*line, "--verify", "--check", "--device", "simulated", "--name", "r", "--profiles", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("tokens equal the oracle's") == 2
+    for arm in ("legacy", "topup"):
+        profile = open_profile(tmp_path / f"r-{arm}")
+        assert len(profile.frame("steps")) == len(profile.frame("unprofiled_steps")) == 6
+        steps = [profile.steps(0, table).column("committed_tokens").to_pylist() for table in StepTable]
+        assert steps[0] == steps[1], "with and without a tool it decodes the same"
+        assert profile.info.settings["range_cost_ns"] > 0
+        assert profile.info.settings["verified_tokens"] > 0
+    shown = CliRunner().invoke(app, ["compare", "r-legacy", "r-topup", "--brief", "--profiles", str(tmp_path)])
+    assert shown.exit_code == 0, shown.stderr
+    sheet = shown.stdout.partition("What tracing cost")[2]
+    assert [row.split()[0] for row in sheet.splitlines()[2:4]] == ["legacy", "topup"]
 
 
 def test_repeats_take_turns_and_each_is_a_run_of_its_own(tmp_path: Path) -> None:
