@@ -16,8 +16,8 @@ from dflash_bench.stats.power import planned_detectable
 from dflash_bench.stats.shift import t_quantile
 
 MIN_RUNS = 4
-SMALLEST = 0.005
-"""No tolerance below half a percent (half a point): smaller differences are nobody's claim."""
+SMALLEST, SMALLEST_SHARE = 0.005, 0.01
+"""No tolerance below half a percent, for shares of events one point: smaller differences are nobody's claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ def _floor(runs: Sequence[RunMetrics], name: str, rank: int | None, repeats: int
         return None
     spread = math.sqrt(sum((f - mean) ** 2 for f in figures) / (len(figures) - 1)) / of
     drift = t_quantile(0.975, len(figures) - 1) * spread * math.sqrt(2) / 2
-    tolerance = max(planned_detectable(_upper(spread, len(figures) - 1), repeats, level), SMALLEST)
+    seen = planned_detectable(_upper(spread, len(figures) - 1), repeats, level)
+    tolerance = max(seen, SMALLEST_SHARE if kind is Noise.SHARE else SMALLEST)
     return Floor(name, kind, len(figures), spread, drift, tolerance, TIMER_FLOOR_NS if unit is Unit.NS else None)
 
 

@@ -94,9 +94,11 @@ def _least(judgement: Judgement) -> float:
 def halves(runs: Sequence[RunMetrics]) -> tuple[tuple[RunMetrics, ...], tuple[RunMetrics, ...]]:
     """Each run in two, by stretches of consecutive steps. Single values go to both.
 
-    Neither half says its seed any more: half of the steps hold other counts than the other half.
+    The sides take turns in who gets the first stretch, so that a slow start falls to both. Neither half says its seed
+    any more: half of the steps hold other counts than the other half.
     """
-    return tuple(_half(run, 0) for run in runs), tuple(_half(run, 1) for run in runs)
+    one, other = (tuple(_half(run, (k + side) % 2) for k, run in enumerate(runs)) for side in (0, 1))
+    return one, other
 
 
 def _half(run: RunMetrics, parity: int) -> RunMetrics:

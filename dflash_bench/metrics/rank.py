@@ -175,7 +175,12 @@ def _wait_metrics(
         rows = names.codes == code
         yield metric(f"sync.{names.values[code]}", rank, duration[rows], block=step[rows])
     per_step = steps.sum_of(waits_in_steps.start, duration)
-    yield metric("sync.total_per_step", rank, per_step, block=np.arange(len(steps)))
+    every = np.arange(len(steps))
+    yield metric("sync.total_per_step", rank, per_step, block=every)
+    launches = calls[calls.name.containing("Launch") & ~calls.name.containing("LaunchHostFunc")]
+    for name, own_calls in (("sync", waits_in_steps), ("launch", launches)):
+        per_step = steps.sum_of(own_calls.start, np.ones(len(own_calls), np.int64))
+        yield metric(f"{name}.calls_per_step", rank, per_step, block=every)
     blames["sync.by_thread"] = waits.by_thread(waits_in_steps)
     blames["sync.by_range"] = waits.by_range(calls, steps, own)
 

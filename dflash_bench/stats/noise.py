@@ -49,6 +49,8 @@ KINDS: dict[Noise, tuple[str, ...]] = {
         "dp.alloc_on_critical_path",
     ),
     Noise.EXACT: (
+        "launch.calls_per_step",
+        "sync.calls_per_step",
         "alloc.step_share",
         "alloc.steps",
         "accept.length",

@@ -169,6 +169,9 @@ def samples_of(c):
     launched = {w["id"] for w in c.work}
     in_steps = [x for x in c.calls if "Launch" in x["name"] and c.step_of(x["start"]) is not None]
     found["coverage.launches_matched"] = [int(x["id"] in launched) for x in in_steps]
+    for metric, names in (("launch", {x["name"] for x in in_steps}), ("sync", SYNCS)):
+        steps_of_calls = [c.step_of(x["start"]) for x in c.calls if x["name"] in names]
+        found[f"{metric}.calls_per_step"] = [steps_of_calls.count(k) for k in range(len(c.steps))]
     called = {x["id"] for x in c.calls}
     found["coverage.gpu_work_matched"] = [int(w["id"] in called) for w in c.work]
     return dict(found)

@@ -1,0 +1,271 @@
+"""The gate as CI types it, on recorded and ingested runs of four ranks, one of them with a planted delay.
+
+The delay: 150 µs of host time in every ``prepare_for_decode`` of rank 2, a quarter of what the call takes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from loop_profiles import LoopRun, make
+from typer.testing import CliRunner
+
+from dflash_bench.cli import app
+from dflash_bench.errors import ExitCode
+from dflash_bench.profile import open_profile
+
+DELAY_NS = 150_000
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A folder with five runs each of the base, of the same code again, and of the code with the delay."""
+    folder = tmp_path_factory.mktemp("recorded")
+    for k in range(5):
+        make(LoopRun(f"base-r{k}", seed=k), folder / "captures", folder / "profiles")
+        make(LoopRun(f"same-r{k}", seed=100 + k), folder / "captures", folder / "profiles")
+        make(LoopRun(f"slow-r{k}", seed=200 + k, delay_ns=DELAY_NS), folder / "captures", folder / "profiles")
+    where = "--profiles", folder / "profiles", "--baselines", folder / "baselines"
+    assert typed("baseline", "save", "base-r*", *where).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def here(recorded, tmp_path, monkeypatch):
+    """A working folder with those profiles and their baseline."""
+    for name in ("profiles", "baselines"):
+        shutil.copytree(recorded / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def typed(*words):
+    found = CliRunner().invoke(app, [str(w) for w in words])
+    if found.exception is not None and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found
+
+
+# ── the demonstration ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_planted_delay_is_caught_and_pinned_on_its_rank_and_range(here):
+    found = typed("gate", "slow-r*", "--json")
+    assert found.exit_code == ExitCode.REGRESSION
+    decision = json.loads(found.stdout)
+    assert decision["outcome"] == "fail"
+    (culprit,) = decision["culprits"]
+    assert (culprit["range"], culprit["ranks"], culprit["num_ranks"]) == ("prepare_for_decode", [2], 4)
+    assert culprit["added_ns"] == pytest.approx(DELAY_NS, rel=0.1)
+    prepare = {c["rank"]: c for c in decision["checks"] if c["metric"] == "range.prepare_for_decode"}
+    assert {rank for rank, c in prepare.items() if c["verdict"] == "regressed"} == {2}
+    assert prepare[2]["low"] <= DELAY_NS <= prepare[2]["high"]
+
+
+def test_the_same_code_again_passes(here):
+    found = typed("gate", "same-r*")
+    assert found.exit_code == ExitCode.PASS
+    assert found.stdout.startswith("PASS")
+
+
+def test_a_single_noisy_pair_is_inconclusive(here):
+    """One run against one, each up to 3 % off: nothing is claimed, and the number of repeats is named."""
+    found = typed("gate", "same-r0", "--base", "base-r0")
+    assert found.exit_code == ExitCode.INCONCLUSIVE
+    assert "more would decide" in " ".join(found.stdout.split())
+
+
+def test_a_single_slow_run_against_five_is_enough_to_fail(here):
+    """150 µs are far beyond what the baseline's own runs differ by."""
+    found = typed("gate", "slow-r0")
+    assert found.exit_code == ExitCode.REGRESSION
+    assert "prepare_for_decode takes" in found.stdout
+    assert "on rank 2 of 4" in found.stdout
+
+
+def test_a_missing_baseline_names_the_command_to_type(here):
+    found = typed("gate", "same-r0", "--baselines", "elsewhere")
+    assert found.exit_code == ExitCode.USAGE
+    assert "no baseline in elsewhere for arm control, workload made-up, 4 ranks, device simulated" in found.stderr
+    assert "dflash-bench baseline save same-r0 --baselines elsewhere" in found.stderr
+
+
+def test_a_baseline_of_another_device_is_refused(here):
+    renamed(here / "profiles" / "same-r0", device="NVIDIA H300")
+    found = typed("gate", "same-r0")
+    assert found.exit_code == ExitCode.USAGE
+    assert "is of device simulated, not NVIDIA H300" in found.stderr
+    assert "dflash-bench baseline save same-r0" in found.stderr
+    found = typed("gate", "same-r0", "--base", "base-r*")
+    assert found.exit_code == ExitCode.USAGE
+    assert "differ in device" in found.stderr
+
+
+def renamed(profile: Path, **change: str) -> None:
+    file = profile / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+
+
+# ── how sides are named ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("base", ["base-r*", "base-r0,base-r1,base-r2,base-r3,base-r4", "only-base"])
+def test_a_side_is_a_pattern_a_list_or_a_folder(here, base):
+    shutil.copytree(here / "profiles", here / "only-base", ignore=shutil.ignore_patterns("same*", "slow*"))
+    found = typed("gate", "same-r*", "--base", base, "--json")
+    assert found.exit_code == ExitCode.PASS
+    assert json.loads(found.stdout)["base"]["runs"] == [f"base-r{k}" for k in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["gate", "nothing-*"], "matches nothing-*"),
+        (["gate", "same-r0", "--base", "same-r*"], "stands on both sides"),
+        (["gate", "base-r0"], "is the baseline itself"),
+        (["gate", "same-r0", "--inject", "step.period=0.1"], "goes with --self-test"),
+        (["gate", "same-r0", "--self-test", "--inject", "step.period"], "METRIC=SHARE"),
+        (["gate", "same-r0", "--self-test", "--inject", "step.period=-1"], "above 0"),
+        (["gate", "same-r0", "--policy", "none.toml"], "none.toml cannot be read"),
+        (["baseline", "show", "none.json"], "no such baseline"),
+        (["calibrate", "same-r0"], "too little of the noise"),
+    ],
+)
+def test_wrong_words_are_usage_errors(here, words, told):
+    found = typed(*words)
+    assert found.exit_code == ExitCode.USAGE
+    assert told in found.stderr
+
+
+def test_runs_of_two_arms_are_not_one_side(here):
+    renamed(here / "profiles" / "same-r1", arm="topup")
+    assert "several arms: control, topup" in typed("gate", "same-r*").stderr
+
+
+def test_an_interrupted_run_is_not_judged(here):
+    settings = open_profile(here / "profiles" / "same-r0").info.settings
+    renamed(here / "profiles" / "same-r0", settings={**settings, "interrupted": True})
+    assert "interrupted" in typed("gate", "same-r0").stderr
+
+
+# ── what it writes ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_junit_comment_summary_and_annotations(here, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(here / "summary.md"))
+    found = typed("gate", "slow-r*", "--junit", "out/gate.xml", "--comment", "out/comment.md", "--json")
+    assert found.exit_code == ExitCode.REGRESSION
+    json.loads(found.stdout)
+    assert int(ElementTree.parse(here / "out/gate.xml").getroot().get("failures")) > 0
+    comment = (here / "out/comment.md").read_text()
+    assert "prepare\\_for\\_decode takes" in comment
+    assert (here / "summary.md").read_text() == comment
+    assert any(line.startswith("::error title=dflash-bench") for line in found.stderr.splitlines())
+
+
+# ── further runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def repeatable(profile: Path) -> None:
+    settings = open_profile(profile).info.settings
+    renamed(profile, settings={**settings, "steps_asked": 80})
+
+
+def test_while_inconclusive_it_makes_further_runs_by_itself(here, recorded, monkeypatch):
+    """The run command is replaced by a recorder of made-up runs; what it is asked for is what the profile says."""
+    repeatable(here / "profiles" / "same-r0")
+    asked = []
+
+    def run(**words):
+        asked.append(words)
+        made = LoopRun(words["name"], seed=300 + len(asked))
+        make(made, here / "captures", words["profiles"])
+
+    monkeypatch.setattr(sys.modules["dflash_bench.cli.run"], "run", run)
+    found = typed("gate", "same-r0", "--json")
+    decision = json.loads(found.stdout)
+    assert found.exit_code == ExitCode.PASS
+    assert decision["reruns"] == len(asked) >= 2
+    first = asked[0]
+    assert (first["arm"], first["workload"], first["ranks"], first["steps"]) == (["control"], "made-up", 4, 80)
+    assert first["recorder"] is True
+    assert len(decision["candidate"]["runs"]) == 1 + len(asked)
+
+
+def test_without_a_budget_no_run_is_made(here, monkeypatch):
+    repeatable(here / "profiles" / "same-r0")
+    monkeypatch.setattr(sys.modules["dflash_bench.cli.run"], "run", lambda **_: pytest.fail("a run was made"))
+    assert typed("gate", "same-r0", "--reruns", 0).exit_code == ExitCode.INCONCLUSIVE
+
+
+# ── trust ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_calibrated_tolerances_are_written_and_the_gate_trusts_itself_with_them(here):
+    found = typed("calibrate", "base-r*", "-o", "gate.toml")
+    assert found.exit_code == 0
+    assert "step.period" in found.stdout
+    text = Path("gate.toml").read_text()
+    assert "arm control, workload made-up" in text
+    assert typed("calibrate", "base-r*", "-o", "gate.toml").exit_code == ExitCode.USAGE
+    trial = typed("gate", "same-r0", "--self-test", "--policy", "gate.toml")
+    assert "BAD" not in trial.stdout
+    assert trial.exit_code == 0
+    assert typed("gate", "same-r*", "--policy", "gate.toml").exit_code == ExitCode.PASS
+    assert typed("gate", "slow-r*", "--policy", "gate.toml").exit_code == ExitCode.REGRESSION
+
+
+def test_a_gate_that_sleeps_fails_its_self_test(here):
+    """A tolerance of 50 % sees no regression of 10 %: the self-test says so and does not exit 0."""
+    Path("deaf.toml").write_text('[metrics]\n"step.period" = { relative = 0.5 }\n')
+    found = typed("gate", "same-r0", "--self-test", "--policy", "deaf.toml", "--inject", "step.period=0.1")
+    assert found.exit_code == ExitCode.BAD_DATA
+    assert "BAD  step.period made worse" in found.stdout
+
+
+# ── baselines as commands ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_baselines_are_listed_shown_and_pruned(here):
+    (row,) = json.loads(typed("baseline", "list", "--json").stdout)
+    assert (row["arm"], row["workload"], row["world"], row["device"]) == ("control", "made-up", 4, "simulated")
+    assert len(row["runs"]) == row["history"] == 5
+    assert "made-up" in typed("baseline", "list").stdout
+    shown = typed("baseline", "show", row["path"]).stdout
+    assert "step.period" in shown
+    assert "base-r4" in shown
+    assert typed("baseline", "prune", row["path"], "--keep", 1).exit_code == 0
+    (after,) = json.loads(typed("baseline", "list", "--json").stdout)
+    assert after["runs"] == ["base-r4"]
+    assert after["history"] == 5
+
+
+def test_a_pruned_baseline_still_teaches_the_drift(here):
+    """One run is left, but its history says that runs of this machine hardly stray: the delay is caught by one run."""
+    (row,) = json.loads(typed("baseline", "list", "--json").stdout)
+    typed("baseline", "prune", row["path"], "--keep", 1)
+    found = typed("gate", "slow-r0", "--json")
+    assert found.exit_code == ExitCode.REGRESSION
+    regressed = [c for c in json.loads(found.stdout)["checks"] if c["verdict"] == "regressed"]
+    assert any("learned from 5 runs" in c["reason"] for c in regressed)
+
+
+def test_the_made_up_loop_is_what_it_says(recorded):
+    """The delay is in the recorded ranges themselves: rank 2 takes 150 µs longer, the others do not."""
+    import numpy as np
+
+    def median(run, rank):
+        frame = open_profile(recorded / "profiles" / run).frame("ranges")
+        own = frame[(frame["name"] == "prepare_for_decode") & (frame["rank"] == rank)]
+        return float(np.median(own["end_ns"] - own["start_ns"]))
+
+    assert median("slow-r0", 2) - median("same-r0", 2) == pytest.approx(DELAY_NS, rel=0.15)
+    assert median("slow-r0", 1) - median("same-r0", 1) == pytest.approx(0, abs=20_000)
