@@ -1,13 +1,17 @@
-"""Compare two runs, metric by metric and rank by rank. No verdicts: figures, differences and their intervals."""
+"""Compare two runs, or the runs of two arms, metric by metric and rank by rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 
+from dflash_bench.environment import differences, is_refused
 from dflash_bench.metrics.registry import position, spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Change, Comparison, Finding, Metric, RunInfo, RunMetrics
+from dflash_bench.model import Change, Comparison, Metric, RunMetrics
 from dflash_bench.stats.bootstrap import difference_interval
+from dflash_bench.stats.judgement import Judgement, Judgements
+from dflash_bench.stats.verdict import judge
 
 
 def compare(base: RunMetrics, candidate: RunMetrics) -> Comparison:
@@ -16,7 +20,8 @@ def compare(base: RunMetrics, candidate: RunMetrics) -> Comparison:
     theirs = {(m.name, m.rank): m for m in candidate.metrics}
     keys = sorted({*ours, *theirs}, key=lambda k: (position(k[0]), k[0], -1 if k[1] is None else k[1]))
     changes = tuple(change(ours.get(key), theirs.get(key)) for key in keys)
-    return Comparison(base, candidate, changes, tuple(_circumstances(base.info, candidate.info)))
+    findings = tuple(d.finding for d in differences([base.info], [candidate.info]))
+    return Comparison(base, candidate, changes, findings)
 
 
 def change(base: Metric | None, candidate: Metric | None) -> Change:
@@ -49,17 +54,36 @@ def _ratio(old: float | None, new: float | None) -> float | None:
     return new / old
 
 
-def _circumstances(base: RunInfo, candidate: RunInfo) -> Iterator[Finding]:
-    pairs = {
-        "workload": (base.workload, candidate.workload),
-        "device": (base.device, candidate.device),
-        "world": (base.world or len(base.ranks), candidate.world or len(candidate.ranks)),
-        "recorder": tuple(" and ".join(sorted({c.recorder for c in r.captures})) for r in (base, candidate)),
-        "nsys version": tuple(
-            " and ".join(sorted({str(c.exporter_version) for c in r.captures})) for r in (base, candidate)
-        ),
-    }
-    for what, (old, new) in pairs.items():
-        if old != new:
-            text = f"the runs differ in {what}: {old or 'not stated'} against {new or 'not stated'}"
-            yield Finding(f"different_{what.replace(' ', '_')}", None, 1, text)
+def compare_arms(base: Sequence[RunMetrics], candidate: Sequence[RunMetrics]) -> tuple[Comparison, Judgements | None]:
+    """The runs of two arms, at least one each: their first runs side by side, figures of all of them, and verdicts.
+
+    Where a metric was judged, its figures are means over the runs, and difference and interval those of the verdict;
+    with several runs, all else has no interval. No verdicts (None) where the runs differ in something that forbids
+    them, and the findings say in what.
+    """
+    differing = differences([r.info for r in base], [r.info for r in candidate])
+    judgements = None if is_refused(differing) else judge(base, candidate)
+    found = compare(base[0], candidate[0])
+    judged = {(j.metric, j.rank): j for j in judgements.each} if judgements else {}
+    is_repeated = len(base) > 1 or len(candidate) > 1
+    changes = tuple(
+        _judged(c, judged[c.metric, c.rank]) if (c.metric, c.rank) in judged else _first_runs(c, is_repeated)
+        for c in found.changes
+    )
+    return replace(found, changes=changes, findings=tuple(d.finding for d in differing)), judgements
+
+
+def _judged(own: Change, found: Judgement) -> Change:
+    return replace(
+        own,
+        base=found.base,
+        candidate=found.candidate,
+        difference=found.shift,
+        ratio=_ratio(found.base, found.candidate),
+        interval=found.interval,
+    )
+
+
+def _first_runs(own: Change, is_repeated: bool) -> Change:
+    # the interval of the first runs says nothing of the others
+    return replace(own, interval=None) if is_repeated else own

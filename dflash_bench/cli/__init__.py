@@ -15,10 +15,13 @@ import typer
 from typer.core import TyperGroup
 
 from dflash_bench import __version__
+from dflash_bench.cli.baseline import app as baseline
+from dflash_bench.cli.calibrate import calibrate
 from dflash_bench.cli.capture import capture
 from dflash_bench.cli.compare import compare
 from dflash_bench.cli.console import complain, stderr
 from dflash_bench.cli.doctor import doctor
+from dflash_bench.cli.gate import gate
 from dflash_bench.cli.ingest import ingest
 from dflash_bench.cli.metrics import metrics
 from dflash_bench.cli.run import run
@@ -73,8 +76,9 @@ def options(
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s: %(message)s")
 
 
-for command in (run, capture, ingest, metrics, compare, doctor):
+for command in (run, capture, ingest, metrics, compare, gate, calibrate, doctor):
     app.command()(command)
+app.add_typer(baseline, name="baseline")
 
 
 def main() -> None:

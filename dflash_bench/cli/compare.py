@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    base: Annotated[str | None, typer.Argument(help="Profile, capture or folder to compare against.")] = None,
+    base: Annotated[str | None, typer.Argument(help="Profile(s), capture or folder to compare against.")] = None,
     candidate: Annotated[str | None, typer.Argument(help="The one with the change.")] = None,
     json: AsJson = False,
     markdown: Annotated[Path | None, typer.Option(help="Also write the comparison to this file.")] = None,
@@ -39,11 +39,12 @@ def compare(
     nsys: NsysPath = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
 ) -> None:
-    """Compare two runs: per metric and rank base, candidate, difference, ratio and a bootstrap interval.
+    """Compare two runs, or several of each arm: per metric and rank figures, difference, interval and a verdict.
 
+    Several runs of an arm: names with commas between, a pattern such as 'smoke-control-*', or a folder of profiles.
     Without names: the two newest arms of one workload. With one name that holds two runs: these two.
     """
-    from dflash_bench.compare import compare as compare_runs
+    from dflash_bench.compare import compare_arms
     from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.metrics.events import Reading
@@ -55,13 +56,13 @@ def compare(
 
     options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
     with reading_progress() as progress:
-        old, new = _pair(base, candidate, options, progress)
-    stderr.print(f"base {old.info.run}, candidate {new.info.run}", markup=False)
+        old, new = _sides(base, candidate, options, progress)
+    stderr.print(f"base {_names(old)}, candidate {_names(new)}", markup=False)
     reading = Reading(step=step_range, agreement=agreement_range)
-    found = compare_runs(measure(old, reading), measure(new, reading))
-    report = comparison_report(found, is_per_rank=per_rank, is_brief=brief)
+    found, judgements = compare_arms([measure(p, reading) for p in old], [measure(p, reading) for p in new])
+    report = comparison_report(found, is_per_rank=per_rank, is_brief=brief, judgements=judgements)
     if json:
-        typer.echo(comparison_json(found))
+        typer.echo(comparison_json(found, judgements))
     else:
         show(report, stdout)
     if markdown is not None:
@@ -69,20 +70,35 @@ def compare(
         stderr.print(f"written: {markdown}", markup=False)
 
 
-def _pair(
+Side = tuple["Profile", ...]
+
+
+def _sides(
     base: str | None, candidate: str | None, options: IngestOptions, progress: Progress | None
-) -> tuple[Profile, Profile]:
+) -> tuple[Side, Side]:
+    """The runs of base and candidate. One word alone holds two runs, one a side."""
+    from dflash_bench.cli.sides import resolve_side
     from dflash_bench.ingest.sources import newest_pair, resolve
 
     if base is None:
-        return _in_ladder_order(*newest_pair(options.profiles))
-    found = [*resolve(base, options, progress), *(resolve(candidate, options, progress) if candidate else ())]
+        older, newer = _in_ladder_order(*newest_pair(options.profiles))
+        return (older,), (newer,)
+    if candidate is not None:
+        old, new = resolve_side(base, options, progress), resolve_side(candidate, options, progress)
+        if same := {p.path for p in old} & {p.path for p in new} if len(old) + len(new) > 2 else set():
+            raise UsageError(f"{', '.join(sorted(p.name for p in same))} stands on both sides")
+        return old, new
+    found = resolve(base, options, progress)
     if len(found) == 2:
-        return found[0], found[1]
-    runs = ", ".join(p.info.run for p in found)
-    if candidate is None:
-        raise UsageError(f"{base} is {len(found)} run ({runs}): compare it with what?", hint="name base and candidate")
-    raise UsageError(f"{base} and {candidate} are {len(found)} runs ({runs}), not two", hint="name two of these runs")
+        return found[:1], found[1:]
+    raise UsageError(
+        f"{base} is {len(found)} run ({', '.join(p.info.run for p in found)}): compare it with what?",
+        hint="name base and candidate",
+    )
+
+
+def _names(side: Side) -> str:
+    return ", ".join(p.info.run for p in side)
 
 
 def _in_ladder_order(older: Profile, newer: Profile) -> tuple[Profile, Profile]:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dflash_bench.gate.decision import Check, Decision
-from dflash_bench.gate.sheets import power_text
 from dflash_bench.model import RunMetrics
-from dflash_bench.stats.judgement import Judgement
+from dflash_bench.report.verdicts import judgement_row
 
 
 def gate_json(decision: Decision) -> str:
@@ -34,18 +33,6 @@ def gate_json(decision: Decision) -> str:
 
 def _check(check: Check) -> dict[str, Any]:
     return {"outcome": check.outcome, "reason": check.reason, **judgement_row(check.judgement)}
-
-
-def judgement_row(judgement: Judgement) -> dict[str, Any]:
-    """A judgement as a flat row."""
-    row = {k: v for k, v in dataclasses.asdict(judgement).items() if k not in ("interval", "reason")}
-    found = judgement.interval
-    return row | {
-        "low": found.low if found else None,
-        "high": found.high if found else None,
-        "confidence": found.confidence if found else None,
-        "power": power_text(judgement),
-    }
 
 
 def _side(runs: Sequence[RunMetrics]) -> dict[str, Any]:

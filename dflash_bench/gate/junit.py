@@ -5,8 +5,9 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from dflash_bench.gate.decision import Check, Decision, Outcome
-from dflash_bench.gate.sheets import interval_text, power_text, sentence
+from dflash_bench.gate.sheets import sentence
 from dflash_bench.report.units import rank_text, symbol, text
+from dflash_bench.report.verdicts import interval_text, power_text
 from dflash_bench.stats.judgement import Judgement, Verdict
 
 

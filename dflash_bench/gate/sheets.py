@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dflash_bench.gate.decision import Check, Decision, Outcome
 from dflash_bench.model import RunMetrics
 from dflash_bench.report.sheets import MAX_RANKS_SHOWN, Report, Sheet, warning_text
-from dflash_bench.report.units import MISSING, rank_text, symbol, text
-from dflash_bench.stats.judgement import Judgement, Verdict
+from dflash_bench.report.units import rank_text, symbol, text
+from dflash_bench.report.verdicts import interval_text, power_text
 
 WORDS = {
     Outcome.PASS: "PASS: no regression beyond the tolerances",
@@ -95,35 +95,6 @@ def _row(check: Check) -> tuple[str, ...]:
         f"{j.base_runs} + {j.candidate_runs}",
         power_text(j),
     )
-
-
-def interval_text(judgement: Judgement) -> str:
-    """The interval of the shift, or that the comparison is exact."""
-    found = judgement.interval
-    if found is None:
-        return "exact" if judgement.is_exact else MISSING
-    return f"{text(found.low, judgement.unit, is_signed=True)} … {text(found.high, judgement.unit, is_signed=True)}"
-
-
-def power_text(judgement: Judgement) -> str:
-    """What these repeats can see, and how many more would decide."""
-    if judgement.detectable is None:
-        return "every difference"
-    num = min(judgement.base_runs, judgement.candidate_runs)
-    seen = f"{num} repeat{'s' * (num != 1)} see{'s' * (num == 1)} ≥ {size_text(judgement, judgement.detectable)}"
-    if judgement.further is not None:
-        seen += f"; {judgement.further} more would decide"
-    elif judgement.verdict is Verdict.INCONCLUSIVE:
-        seen += "; more repeats would hardly decide"
-    return seen
-
-
-def size_text(judgement: Judgement, size: float) -> str:
-    """A difference as a share of the base where the base is a positive time or rate, otherwise in the metric's unit."""
-    unit = symbol(judgement.unit)
-    if judgement.unit.value in ("ns", "tokens/s") and judgement.base > 0 and size < judgement.base:
-        return f"{size / judgement.base:.1%}".replace("%", " %")
-    return f"{text(size, judgement.unit)} {unit}".strip()
 
 
 def sentence(check: Check) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 from dflash_bench.metrics.measure import COLUMNS
 from dflash_bench.metrics.summary import figure, summarise
 from dflash_bench.model import Change, Comparison, Finding, Metric, RunInfo, RunMetrics, Statistic, Table
+from dflash_bench.report.verdicts import judgement_rows
+from dflash_bench.stats.judgement import Judgements
 
 
 def metrics_json(runs: Sequence[RunMetrics]) -> str:
@@ -28,12 +30,17 @@ def metrics_json(runs: Sequence[RunMetrics]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def comparison_json(comparison: Comparison) -> str:
-    """One document for a comparison: both runs' identity, every change with its interval, all warnings."""
+def comparison_json(comparison: Comparison, judgements: Judgements | None = None) -> str:
+    """One document for a comparison: both runs' identity, every change with its interval, all verdicts and warnings.
+
+    ``"verdicts"`` is null where the runs are too unlike for any.
+    """
     sides = {"base": comparison.base, "candidate": comparison.candidate}
     content = {
         **{side: _run(run.info) for side, run in sides.items()},
         "comparison": [_change(c) for c in comparison.changes],
+        "verdicts": None if judgements is None else judgement_rows(judgements.each),
+        "method": None if judgements is None else judgements.method,
         "warnings": [_finding(f) for f in comparison.findings]
         + [_finding(f, run.info, side) for side, run in sides.items() for f in run.findings],
         "tables": _tables(sides.values()),

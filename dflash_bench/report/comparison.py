@@ -23,6 +23,8 @@ from dflash_bench.report.sheets import (
     warning_lines,
 )
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
+from dflash_bench.report.verdicts import verdict_lines, verdict_sheet
+from dflash_bench.stats.judgement import Judgements
 
 _ARROW = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NONE: ""}
 _CHANGE_COLUMNS = ("metric", "better", "base", "candidate", "difference", "ratio", "95 % interval", "unit", "n")
@@ -53,7 +55,13 @@ _GLANCE = (
 """What a tired engineer asks first, pooled over ranks."""
 
 
-def comparison_report(comparison: Comparison, *, is_per_rank: bool | None = None, is_brief: bool = False) -> Report:
+def comparison_report(
+    comparison: Comparison,
+    *,
+    is_per_rank: bool | None = None,
+    is_brief: bool = False,
+    judgements: Judgements | None = None,
+) -> Report:
     """Base against candidate.
 
     ``is_per_rank``: None shows single ranks where there are at most four. ``is_brief``: the first sheets and what the
@@ -67,13 +75,15 @@ def comparison_report(comparison: Comparison, *, is_per_rank: bool | None = None
         ranked = {c.metric for c in changes if c.rank is not None}
         changes = [c for c in changes if c.rank is not None or c.metric not in ranked]
     sheets = [_changes_sheet(title, [c for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
-    first = (_glance_sheet(comparison), _ranks_sheet(comparison))
+    verdicts = [] if judgements is None else [verdict_sheet(judgements, is_per_rank=per_rank)]
+    first = (*verdicts, _glance_sheet(comparison), _ranks_sheet(comparison))
     last = (*_cause_sheets(comparison), _tracing_sheet(comparison))
     return Report(
         title=f"{_side(base)} → {_side(candidate)}",
         lines=(
             f"base: {identity(base)}; {captured(base)}",
             f"candidate: {identity(candidate)}; {captured(candidate)}",
+            *(verdict_lines(judgements) if judgements else ()),
             *_straggler_lines(comparison),
             *_tracing_lines(comparison),
         ),

@@ -139,7 +139,7 @@ def test_on_many_ranks_what_passes_is_shown_pooled_and_counted():
 
 
 def test_rates_are_shown_as_shares_and_leads_in_time():
-    from dflash_bench.gate.sheets import size_text
+    from dflash_bench.report.verdicts import size_text
 
     rng = np.random.default_rng(0)
     both = [tuple(run([metric(rng, KINDS[k]) for k in ("rate", "lead")], f"{n}{j}") for j in range(5)) for n in "ab"]
