@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -154,12 +155,12 @@ class Profile:
     path: Path
     info: RunInfo
 
-    def events(self, table: Events, process: ProcessInfo) -> pa.Table:
-        """The rows of one process, in the declared schema; empty when the capture had none.
+    def events(self, table: Events, process: ProcessInfo, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of one process, in the declared schema; empty when the capture had none. ``columns``: only these.
 
         Raises DataError when the file is there but cannot be read.
         """
-        return _read_part(self.path / part_path(table, process.rank, process), SCHEMAS[table])
+        return _read_part(self.path / part_path(table, process.rank, process), SCHEMAS[table], columns)
 
     def steps(self, rank: int, table: StepTable = StepTable.STEPS) -> pa.Table:
         """The steps of one rank as the loop counted them, in the schema `STEPS`; empty when the run has none.
@@ -196,18 +197,17 @@ def steps_path(table: StepTable, rank: int) -> Path:
     return Path(table) / f"rank={rank}" / "steps.parquet"
 
 
-def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
+def _read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
     if not path.exists():
-        return schema.empty_table()
+        found = schema.empty_table()
+        return found if columns is None else found.select(list(columns))
     try:
-        found = pq.ParquetFile(path).read()
+        with pq.ParquetFile(path) as file:
+            if file.schema_arrow.equals(schema):
+                return file.read(None if columns is None else list(columns))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read as Parquet: {error}", hint="ingest the capture again") from None
-    if not found.schema.equals(schema):
-        raise SchemaError(
-            f"{path}: columns differ from profile format {FORMAT_VERSION}", hint="ingest the capture again"
-        )
-    return found
+    raise SchemaError(f"{path}: columns differ from profile format {FORMAT_VERSION}", hint="ingest the capture again")
 
 
 def is_profile(path: Path) -> bool:

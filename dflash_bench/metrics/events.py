@@ -121,6 +121,9 @@ class ProcessEvents:
     overhead_end: IntArray
 
 
+_GPU_COLUMNS = ("device", "stream", "correlation_id", "kind", "start_ns", "end_ns")
+
+
 def load(profile: Profile, process: ProcessInfo) -> ProcessEvents:
     """Read one process of a profile."""
     ranges, num_open = _ranges(profile.events(Events.RANGES, process))
@@ -130,7 +133,7 @@ def load(profile: Profile, process: ProcessInfo) -> ProcessEvents:
         ranges=ranges,
         num_open=num_open,
         calls=_calls(profile.events(Events.API_CALLS, process)),
-        gpu=_gpu(profile.events(Events.GPU_WORK, process)),
+        gpu=_gpu(profile.events(Events.GPU_WORK, process, _GPU_COLUMNS)),
         overhead_start=_ints(overhead, "start_ns"),
         overhead_end=_ints(overhead, "end_ns"),
     )
@@ -148,10 +151,16 @@ def _names(table: pa.Table, column: str) -> Names:
 
 
 def _ranges(table: pa.Table) -> tuple[Ranges, int]:
-    closed = table.filter(table.column("end_ns").is_valid())
+    closed = table.filter(table.column("end_ns").is_valid()) if table.column("end_ns").null_count else table
     start, end = _ints(closed, "start_ns"), _ints(closed, "end_ns").astype(np.int64)
     found = Ranges(_ints(closed, "thread"), _names(closed, "domain"), _names(closed, "name"), start, end)
-    return found[np.lexsort((-end, start))], table.num_rows - closed.num_rows
+    num_open = table.num_rows - closed.num_rows
+    return (found, num_open) if _ascends(start) else (found[np.lexsort((-end, start))], num_open)
+
+
+def _ascends(start: IntArray) -> bool:
+    """Whether instants are in order already, and none equal: then there is nothing to sort."""
+    return bool((start[1:] > start[:-1]).all())
 
 
 def _calls(table: pa.Table) -> ApiCalls:
@@ -162,7 +171,7 @@ def _calls(table: pa.Table) -> ApiCalls:
         start=_ints(table, "start_ns"),
         end=_ints(table, "end_ns"),
     )
-    return found[np.lexsort((found.correlation, found.start))]
+    return found if _ascends(found.start) else found[np.lexsort((found.correlation, found.start))]
 
 
 def _gpu(table: pa.Table) -> GpuRows:

@@ -32,6 +32,13 @@ class Intervals:
     def __len__(self) -> int:
         return len(self.start)
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether each interval ends within the one that it begins in."""
+        parent = self.parents()
+        inner = parent != NONE
+        return bool((self.end[parent[inner]] >= self.end[inner]).all())
+
     def holding(self, t: IntArray) -> IntArray:
         """Index of the innermost interval at each t: the one with the latest start among those that hold it."""
         latest = np.searchsorted(self.start, t, side="right") - 1
@@ -52,17 +59,35 @@ class Intervals:
 
 def intervals(start: IntArray, end: IntArray) -> Intervals:
     """Sort and link intervals. ``start``, ``end``: int64 [n] in any order, nested or not."""
-    source = np.lexsort((-end, start))
-    start, end = start[source], end[source]
+    if (start[1:] > start[:-1]).all():
+        source = np.arange(len(start))
+    else:
+        source = np.lexsort((-end, start))
+        start, end = start[source], end[source]
     return Intervals(start, end, source, _outer(end))
 
 
 def _outer(end: IntArray) -> IntArray:
     # Pointer jumping: everything between outer[i] and i ends no later than i, so a pointer that does not yet point to a
-    # later end may take over its target's pointer. The distance doubles: about log2(n) rounds.
+    # later end may take over its target's pointer. The distance doubles: about log2(n) rounds. What ends later than
+    # everything before it needs none: of calls that follow one another, that is all of them.
     outer = np.arange(len(end), dtype=np.int64) - 1
+    if len(end) > 1:
+        latest = np.maximum.accumulate(end)
+        outer[1:][end[1:] >= latest[:-1]] = NONE
     moving = np.flatnonzero(outer >= 0)
     while len(moving := moving[end[outer[moving]] <= end[moving]]):
         outer[moving] = outer[outer[moving]]
         moving = moving[outer[moving] >= 0]
     return outer
+
+
+def used_codes(codes: IntArray, size: int) -> tuple[IntArray, IntArray]:
+    """Which of the numbers 0 … size − 1 occur, ascending, and for each of ``codes`` its place among those.
+
+    As ``numpy.unique`` with its inverse, by counting instead of sorting: for codes of few names.
+    """
+    used = np.flatnonzero(np.bincount(codes, minlength=size))
+    place = np.zeros(size, np.int64)
+    place[used] = np.arange(len(used))
+    return used, place[codes]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 
 from dflash_bench.metrics.events import ApiCalls, GpuRows
 from dflash_bench.model import BoolArray, IntArray
@@ -113,19 +114,43 @@ def join(calls: ApiCalls, rows: GpuRows) -> tuple[Launches, BoolArray, JoinCount
 def pieces(rows: GpuRows, keep: BoolArray) -> Work:
     """Merge rows that share (device, stream, correlation id): start = min, end = max."""
     index = np.flatnonzero(keep)
-    order = index[np.lexsort((rows.correlation[index], rows.stream[index], rows.device[index]))]
-    keys = np.stack([rows.device[order], rows.stream[order], rows.correlation[order]])
-    if not len(order):
+    lane = _lanes(rows.device[index], rows.stream[index])
+    by_lane = np.lexsort((rows.correlation[index], lane))
+    order, lane = index[by_lane], lane[by_lane]
+    correlation = rows.correlation[order]
+    first = np.flatnonzero(_changes(lane) | _changes(correlation))
+    if not len(first):
         nothing = np.zeros(0, np.int64)
         return Work(nothing, nothing, nothing, nothing, nothing)
-    first = np.flatnonzero(np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)]))
     return Work(
-        device=keys[0, first],
-        stream=keys[1, first],
-        correlation=keys[2, first],
+        device=rows.device[order[first]],
+        stream=rows.stream[order[first]],
+        correlation=correlation[first],
         start=np.minimum.reduceat(rows.start[order], first),
         end=np.maximum.reduceat(rows.end[order], first),
     )
+
+
+def _lanes(device: IntArray, stream: IntArray) -> IntArray:
+    """A number for each (device, stream), ascending as they do. int64 [n] each."""
+    (device_code, _), (stream_code, num_streams) = _codes(device), _codes(stream)
+    return device_code * num_streams + stream_code
+
+
+def _codes(values: IntArray) -> tuple[IntArray, int]:
+    # a hash of few values, not a sort of many
+    encoded = pa.array(values).dictionary_encode()
+    known = encoded.dictionary.to_numpy()
+    place = np.empty(len(known), np.int64)
+    place[np.argsort(known)] = np.arange(len(known))
+    return place[encoded.indices.to_numpy()], max(1, len(known))
+
+
+def _changes(values: IntArray) -> BoolArray:
+    """bool [n]: where a value differs from the one before; true for the first."""
+    changed = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=changed[1:])
+    return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +166,9 @@ class _Joined:
 def _first_call(calls: ApiCalls) -> tuple[IntArray, IntArray]:
     """Correlation ids, ascending, and the first call of each: ids should be unique in a process, and mostly are."""
     order = np.argsort(calls.correlation, kind="stable")
-    ids, first = np.unique(calls.correlation[order], return_index=True)
-    return ids, order[first]
+    ids = calls.correlation[order]
+    first = _changes(ids)
+    return (ids, order) if first.all() else (ids[first], order[first])
 
 
 def _by_order(
@@ -160,10 +186,9 @@ def _by_order(
 
 
 def _launches(calls: ApiCalls, joined: _Joined) -> Launches:
-    start = calls.start[joined.call]
-    order = np.lexsort((calls.correlation[joined.call], start, joined.stream, joined.device))
-    lane = np.stack([joined.device[order], joined.stream[order]])
-    first = np.concatenate([[True], (lane[:, 1:] != lane[:, :-1]).any(axis=0)]) if len(order) else np.zeros(0, bool)
+    lane = _lanes(joined.device, joined.stream)
+    order = np.lexsort((calls.correlation[joined.call], calls.start[joined.call], lane))
+    first = _changes(lane[order])
     call = joined.call[order]
     return Launches(
         thread=calls.thread[call],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from statistics import fmean
 
@@ -57,7 +58,9 @@ def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
         tables.append(_lateness_table(arrivals, meeting))
         findings += [*about_meeting, *_absent(arrivals, info.ranks)]
     tables.append(tracing_cost(profile))
-    metrics += _pooled(metrics)
+    # what the ranks gave is in `metrics` now, and their samples are let go as they are pooled
+    del measured, by_rank, arrivals
+    metrics = _with_pooled(metrics)
     findings += _partly_pooled(metrics, info.ranks)
     return RunMetrics(
         info=info,
@@ -144,10 +147,23 @@ def _some(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
 
 
-def _pooled(metrics: Iterable[Metric]) -> Iterator[Metric]:
+def _with_pooled(metrics: list[Metric]) -> list[Metric]:
+    """The metrics and the same over all ranks. Ranks' samples become views of the pooled ones: there are millions."""
     ordered = sorted((m for m in metrics if m.rank is not None and spec(m.name).pool is not Pool.NONE), key=_order)
-    for _, same in groupby(ordered, lambda m: m.name):
-        yield pool(list(same), rank=None)
+    found = [m for m in metrics if m.rank is None or spec(m.name).pool is Pool.NONE]
+    metrics.clear()
+    names = [list(same) for _, same in groupby(ordered, lambda m: m.name)]
+    ordered.clear()
+    while names:
+        same = names.pop()
+        pooled, at = pool(same, rank=None), 0
+        for own in same:
+            n = len(own.values)
+            shares = pooled.statistic is not Statistic.VALUE
+            found.append(replace(own, values=pooled.values[at : at + n]) if shares else own)
+            at += n
+        found.append(pooled)
+    return found
 
 
 def pool(same: Sequence[Metric], rank: int | None) -> Metric:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_bench.metrics.events import ProcessEvents, Ranges, Reading
-from dflash_bench.metrics.intervals import NONE, Intervals, intervals
+from dflash_bench.metrics.intervals import NONE, Intervals, intervals, used_codes
 from dflash_bench.model import BoolArray, Finding, IntArray
 
 
@@ -111,16 +111,19 @@ class ThreadRanges:
 
     def _extend(self, paths: list[str], outer: IntArray, level: IntArray) -> IntArray:
         """Append the paths of one nesting level and return the code of each range on it."""
-        names = self.ranges.name
-        pairs, place = np.unique(np.stack([outer, names.codes[level]]), axis=1, return_inverse=True)
-        base = len(paths)
-        paths += [names.values[n] if p == NONE else f"{paths[p]} > {names.values[n]}" for p, n in pairs.T]
-        return base + place.reshape(-1).astype(np.int64)
+        names, base = self.ranges.name, len(paths)
+        num_names = len(names.values)
+        pairs, place = used_codes((outer + 1) * num_names + names.codes[level], (base + 1) * num_names)
+        for pair in pairs.tolist():
+            path, name = divmod(pair, num_names)
+            paths.append(names.values[name] if path == 0 else f"{paths[path - 1]} > {names.values[name]}")
+        return base + place
 
 
 def thread_ranges(ranges: Ranges, domain: str) -> ThreadRanges:
     """Index the ranges of the step range's domain by thread: ranges of libraries never take the blame."""
-    own = ranges[ranges.domain.among({domain})]
+    is_own = ranges.domain.among({domain})
+    own = ranges if is_own.all() else ranges[is_own]
     by_thread = {}
     for thread in np.unique(own.thread):
         rows = np.flatnonzero(own.thread == thread)
