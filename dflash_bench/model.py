@@ -44,6 +44,7 @@ class RankSource(StrEnum):
     """Where the rank of a process was read, best first."""
 
     MARK = "mark"
+    TRACE = "trace"
     FILE_NAME = "file name"
     PROCESS_ORDER = "process order"
 
@@ -53,6 +54,7 @@ class Recorder(StrEnum):
 
     NSYS = "nsys"
     BUILTIN = "built-in recorder"
+    TORCH = "torch profiler"
 
 
 @dataclass(frozen=True, slots=True)

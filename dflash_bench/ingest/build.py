@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +17,9 @@ import numpy as np
 
 from dflash_bench import __version__
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest.diagnostics import findings_of
-from dflash_bench.ingest.events import stream
-from dflash_bench.ingest.export import EVENT_TABLES, Export
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankMark, assign_ranks, compile_pattern
 from dflash_bench.ingest.rows import Batch, Skipped
+from dflash_bench.ingest.source import Source
 from dflash_bench.ingest.steps import write_steps
 from dflash_bench.ingest.writers import Writers, unranked_path
 from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RunInfo, Value
@@ -51,7 +50,7 @@ class RunOptions:
     is_replace: bool = False
 
 
-def build_profile(exports: Sequence[Export], options: RunOptions, progress: Progress | None = None) -> Profile:
+def build_profile(exports: Sequence[Source], options: RunOptions, progress: Progress | None = None) -> Profile:
     """Write ``profiles/<run>`` from the exports of one run and open it.
 
     The same exports a second time change nothing. Raises UsageError when the name holds another run already and
@@ -77,7 +76,7 @@ def check_run_name(run: str) -> None:
         raise UsageError(f"{run!r} cannot name a run", hint="use letters, digits, '.', '_' and '-'")
 
 
-def same_captures(info: RunInfo, exports: Sequence[Export]) -> bool:
+def same_captures(info: RunInfo, exports: Sequence[Source]) -> bool:
     """Whether a profile was made of exactly these exports."""
     return sorted(c.fingerprint for c in info.captures) == sorted(e.fingerprint for e in exports)
 
@@ -91,7 +90,7 @@ class _Part:
     skipped: Skipped
 
 
-def _existing(target: Path, exports: Sequence[Export], options: RunOptions) -> Profile | None:
+def _existing(target: Path, exports: Sequence[Source], options: RunOptions) -> Profile | None:
     if not target.exists():
         return None
     if not is_profile(target):
@@ -110,14 +109,40 @@ def _existing(target: Path, exports: Sequence[Export], options: RunOptions) -> P
 
 @contextmanager
 def _partial_folder(target: Path) -> Iterator[Path]:
+    """A folder beside the target to build in, locked while it is being written, and gone afterwards."""
     folder = target.parent / f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.partial"
     try:
         folder.mkdir(parents=True)
-        yield folder
+        with _locked(folder):
+            _clear_up(target.parent)
+            yield folder
     except OSError as error:
         raise DataError(f"{target} could not be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold the folder's lock if it is free. The system lets go of it when its holder ends, however that ends."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)
+
+
+def _clear_up(profiles: Path) -> None:
+    """Remove what a killed ingest left: folders being built whose lock nobody holds."""
+    for left in profiles.glob(".*.partial"):
+        with suppress(FileNotFoundError), _locked(left) as is_ours:
+            if is_ours:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
@@ -135,7 +160,7 @@ def _carried(captures: Path | None, folder: Path) -> Iterator[None]:
             shutil.move(kept, captures)
 
 
-def _publish(folder: Path, target: Path, exports: Sequence[Export], options: RunOptions) -> Profile:
+def _publish(folder: Path, target: Path, exports: Sequence[Source], options: RunOptions) -> Profile:
     """Rename into place. Of two writers of one run the first wins, and the other finds its own content there."""
     if options.is_replace and target.exists():
         old = target.parent / f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.replaced"
@@ -152,11 +177,11 @@ def _publish(folder: Path, target: Path, exports: Sequence[Export], options: Run
     return open_profile(target)
 
 
-def _write_events(export: Export, capture: int, folder: Path, progress: Progress | None) -> _Part:
-    skipped, marks, done, total = Skipped(), dict[int, RankMark](), 0, _num_rows(export)
+def _write_events(export: Source, capture: int, folder: Path, progress: Progress | None) -> _Part:
+    skipped, marks, done, total = Skipped(), dict(export.stated), 0, export.num_rows
     with ExitStack() as stack:
         writers = Writers(folder, capture, stack)
-        for batch in stream(export, skipped):
+        for batch in export.stream(skipped):
             writers.add(batch)
             if batch.table is Events.MARKS:
                 marks |= _rank_marks(batch)
@@ -175,12 +200,6 @@ def _write_events(export: Export, capture: int, folder: Path, progress: Progress
             hint="capture again with `dflash-bench capture -- CMD`; `dflash-bench doctor` says what is missing",
         )
     return _Part(processes, marks, skipped)
-
-
-def _num_rows(export: Export) -> int:
-    tables = [t for t in EVENT_TABLES if t in export.tables]
-    counts = [export.rows(f'SELECT MAX(rowid) FROM "{t}"')[0][0] for t in tables]
-    return max(1, sum(c for c in counts if isinstance(c, int)))
 
 
 def _rank_marks(batch: Batch) -> dict[int, RankMark]:
@@ -207,7 +226,7 @@ def _process_info(process: int, capture: int, counts: dict[tuple[Events, int], i
     )
 
 
-def _describe(exports: Sequence[Export], parts: Sequence[_Part], options: RunOptions) -> RunInfo:
+def _describe(exports: Sequence[Source], parts: Sequence[_Part], options: RunOptions) -> RunInfo:
     marks = {(k, process): mark for k, part in enumerate(parts) for process, mark in part.marks.items()}
     found = [p for part in parts for p in part.processes]
     names = [export.path.name for export in exports]
@@ -235,7 +254,7 @@ def _describe(exports: Sequence[Export], parts: Sequence[_Part], options: RunOpt
 
 
 def _device(
-    exports: Sequence[Export], processes: Sequence[ProcessInfo], devices: tuple[str, ...], options: RunOptions
+    exports: Sequence[Source], processes: Sequence[ProcessInfo], devices: tuple[str, ...], options: RunOptions
 ) -> str:
     stated = options.settings.get("device")
     # nsys on a machine without GPU sees nothing of the simulated device, but the loop's own word tells
@@ -247,7 +266,7 @@ def _device(
     return "cpu" if stated == "cpu" else "no GPU traced"
 
 
-def _capture_info(export: Export) -> CaptureInfo:
+def _capture_info(export: Source) -> CaptureInfo:
     first, last = export.time_range
     return CaptureInfo(
         fingerprint=export.fingerprint,
@@ -262,12 +281,12 @@ def _capture_info(export: Export) -> CaptureInfo:
 
 
 def _findings(
-    exports: Sequence[Export], parts: Sequence[_Part], processes: Sequence[ProcessInfo]
+    exports: Sequence[Source], parts: Sequence[_Part], processes: Sequence[ProcessInfo]
 ) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for k, (export, part) in enumerate(zip(exports, parts, strict=True)):
         ranks = {p.rank for p in processes if p.capture == k}
-        found += findings_of(export, part.skipped, ranks.pop() if len(ranks) == 1 else None)
+        found += export.findings(part.skipped, ranks.pop() if len(ranks) == 1 else None)
     unranked = [p for p in processes if p.rank is None]
     if unranked:
         what = "1 process has" if len(unranked) == 1 else f"{len(unranked)} processes have"

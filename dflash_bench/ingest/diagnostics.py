@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from dflash_bench.ingest.export import Export
 from dflash_bench.ingest.rows import Skipped
 from dflash_bench.model import Finding
+
+if TYPE_CHECKING:
+    from dflash_bench.ingest.export import Export
 
 _KNOWN = {
     "driver_not_supported": (
@@ -28,6 +31,7 @@ _KNOWN = {
 }
 
 _SKIPPED = {
+    "range_without_time": "ranges have no start or length and were left out",
     "range_ends_before_start": "NVTX ranges end before they start and were left out",
     "api_call_ends_before_start": "API calls end before they start and were left out",
     "gpu_work_ends_before_start": "GPU rows end before they start and were left out",
@@ -41,10 +45,7 @@ _SKIPPED = {
 
 def findings_of(export: Export, skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
     """Everything the export or its reading gives to know. ``rank``: the file's rank, None if it holds several."""
-    found = [
-        Finding(code, rank, count, f"{count:,} {_SKIPPED[code]}") for code, count in sorted(skipped.counts.items())
-    ]
-    found += _diagnostics(export, rank)
+    found = [*skipped_rows(skipped, rank), *_diagnostics(export, rank)]
     partial = [
         k for k in ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT") if export.about_export.get(k)
     ]
@@ -57,6 +58,13 @@ def findings_of(export: Export, skipped: Skipped, rank: int | None) -> tuple[Fin
             Finding("clipped_window", rank, 1, "a slice of a longer capture: what began or ended outside is cut off")
         )
     return tuple(found)
+
+
+def skipped_rows(skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
+    """What was left out while reading, and why."""
+    return tuple(
+        Finding(code, rank, count, f"{count:,} {_SKIPPED[code]}") for code, count in sorted(skipped.counts.items())
+    )
 
 
 def _diagnostics(export: Export, rank: int | None) -> list[Finding]:

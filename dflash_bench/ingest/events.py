@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
@@ -11,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.export import Export
 from dflash_bench.ingest.nvtx import nvtx_batches
 from dflash_bench.ingest.rows import (
     ABSENT,
@@ -29,6 +29,9 @@ from dflash_bench.ingest.rows import (
 )
 from dflash_bench.model import IntArray
 from dflash_bench.profile import Events
+
+if TYPE_CHECKING:
+    from dflash_bench.ingest.export import Export
 
 API_VERSION_SUFFIX = re.compile(r"_v\d+$")
 MEMCPY_KINDS = {

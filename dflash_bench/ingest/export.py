@@ -21,7 +21,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dflash_bench.errors import DataError
-from dflash_bench.model import Recorder
+from dflash_bench.ingest.diagnostics import findings_of
+from dflash_bench.ingest.events import stream
+from dflash_bench.ingest.ranks import RankMark
+from dflash_bench.ingest.rows import Batch, Skipped
+from dflash_bench.model import Finding, Recorder
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
@@ -130,6 +134,38 @@ class Export:
         found = self.rows("SELECT MIN(startTime), MAX(stopTime) FROM ANALYSIS_DETAILS")
         first, last = found[0]
         return (first if isinstance(first, int) else None), (last if isinstance(last, int) else None)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the event tables, as far as row ids tell."""
+        counts = [self.rows(f'SELECT MAX(rowid) FROM "{t}"')[0][0] for t in EVENT_TABLES if t in self.tables]
+        return max(1, sum(c for c in counts if isinstance(c, int)))
+
+    @property
+    def stated(self) -> dict[int, RankMark]:
+        """nsys knows no ranks: only marks among the events tell them."""
+        return {}
+
+    def rank_marks(self) -> tuple[RankMark, ...]:
+        """The rank marks of the file, without reading the rest of it."""
+        if not self.has("NVTX_EVENTS", "eventType"):
+            return ()
+        text = "CAST(text AS BLOB)" if self.has("NVTX_EVENTS", "text") else "NULL"
+        key = "textId" if self.has("NVTX_EVENTS", "textId") else "NULL"
+        found = self.rows(f"SELECT DISTINCT {text}, {key} FROM NVTX_EVENTS WHERE eventType = 34")
+        texts = [
+            _text(own) if isinstance(own, bytes) else self.strings.get(k, "") if isinstance(k, int) else ""
+            for own, k in found
+        ]
+        return tuple(mark for text in texts if (mark := RankMark.parse(text)) is not None)
+
+    def stream(self, skipped: Skipped) -> Iterator[Batch]:
+        """All events of the file (`events.stream`)."""
+        return stream(self, skipped)
+
+    def findings(self, skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
+        """What the file gives to know (`diagnostics.findings_of`)."""
+        return findings_of(self, skipped, rank)
 
     def _pairs(self, table: str) -> Iterator[tuple[str, str]]:
         for key, value in self.rows(f'SELECT CAST(name AS BLOB), CAST(value AS BLOB) FROM "{table}"'):
@@ -253,7 +289,8 @@ def _looks_like(head: bytes) -> str:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        # a damaged page can hold a name, or make SQLite say something, that is no UTF-8
         raise DataError(f"{path}: damaged: {error}", hint="copy or export the file again") from None
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from dflash_bench.ingest.export import Export
 from dflash_bench.ingest.rows import (
     ABSENT,
     UNNAMED,
@@ -23,6 +23,9 @@ from dflash_bench.ingest.rows import (
 )
 from dflash_bench.model import BoolArray, IntArray
 from dflash_bench.profile import Events
+
+if TYPE_CHECKING:
+    from dflash_bench.ingest.export import Export
 
 PUSH_POP, START_END, NVTXT_PUSH_POP, NVTXT_START_END, MARK, DOMAIN_CREATE = 59, 60, 70, 71, 34, 75
 

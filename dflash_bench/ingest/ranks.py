@@ -15,11 +15,15 @@ MARK = re.compile(r"^dflash_bench rank=(?P<rank>\d+) world=(?P<world>\d+) arm=(?
 
 @dataclass(frozen=True, slots=True)
 class RankMark:
-    """What a process says of itself, in the NVTX mark ``dflash_bench rank=R world=W arm=A``."""
+    """What a process says of itself, in the NVTX mark ``dflash_bench rank=R world=W arm=A``.
+
+    A torch-profiler trace states rank and world too (``source``), and no arm.
+    """
 
     rank: int
     world: int
-    arm: str
+    arm: str | None
+    source: RankSource = RankSource.MARK
 
     @classmethod
     def parse(cls, text: str) -> RankMark | None:
@@ -83,7 +87,7 @@ def assign_ranks(
 def _by_mark(process: ProcessInfo, mark: RankMark | None) -> ProcessInfo:
     if mark is None:
         return process
-    return replace(process, rank=mark.rank, rank_source=RankSource.MARK, world=mark.world, arm=mark.arm)
+    return replace(process, rank=mark.rank, rank_source=mark.source, world=mark.world, arm=mark.arm)
 
 
 def _by_order(processes: Sequence[ProcessInfo]) -> tuple[ProcessInfo, ...]:

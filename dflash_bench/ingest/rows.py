@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from dflash_bench.ingest.export import Export
 from dflash_bench.model import IntArray
 from dflash_bench.profile import Events
+
+if TYPE_CHECKING:
+    from dflash_bench.ingest.export import Export
 
 BATCH_ROWS = 1 << 16
 """Rows per batch: 65,536 rows of the widest query are about 5 MB, and larger batches read no faster."""

@@ -15,9 +15,11 @@ from tempfile import TemporaryDirectory
 
 from dflash_bench.errors import BenchError, DataError, UsageError
 from dflash_bench.ingest.build import Progress, RunOptions, build_profile
-from dflash_bench.ingest.export import Export, fingerprint, open_export
-from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankMark, compile_pattern, rank_in_name
+from dflash_bench.ingest.export import fingerprint, open_export
+from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern, rank_in_name
 from dflash_bench.ingest.reports import CAPTURE_SUFFIXES, to_export
+from dflash_bench.ingest.source import Source
+from dflash_bench.ingest.torch_trace import ENGINE_SUFFIXES, looks_like_trace, open_trace, trace_stem
 from dflash_bench.model import Value
 from dflash_bench.profile import Profile, is_profile, open_profile
 
@@ -90,15 +92,21 @@ def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | N
     if options.run is None and not options.is_replace and (found := _already(prints.values(), options)):
         return found
     with TemporaryDirectory(prefix="dflash-bench-") as scratch:
-        exports = []
+        exports: list[Source] = []
         for k, path in enumerate(files):
             # two reports of one name, in two folders, must not become one file
             own = Path(scratch) / str(k)
             own.mkdir()
-            exports.append(replace(open_export(to_export(path, own, options.nsys), path), fingerprint=prints[path]))
+            exports.append(_open(path, own, prints[path], options))
         groups = _runs(exports, options)
         names = _run_names(groups, options)
         return tuple(_build(group, run, options, progress) for group, run in zip(groups, names, strict=True))
+
+
+def _open(path: Path, scratch: Path, print_: str, options: IngestOptions) -> Source:
+    if looks_like_trace(path):
+        return open_trace(path)
+    return replace(open_export(to_export(path, scratch, options.nsys), path), fingerprint=print_)
 
 
 def expand(paths: Iterable[Path], profiles: Path | None = None) -> list[Path]:
@@ -113,15 +121,16 @@ def expand(paths: Iterable[Path], profiles: Path | None = None) -> list[Path]:
             raise UsageError(f"{path}: no such file or folder")
         found = _captures_in(path, profiles) if path.is_dir() else [path]
         if not found:
-            raise UsageError(f"{path}: no captures in this folder ({', '.join(CAPTURE_SUFFIXES)})")
+            raise UsageError(f"{path}: no captures in this folder ({', '.join((*CAPTURE_SUFFIXES, *ENGINE_SUFFIXES))})")
         for file in found:
             files.setdefault(file.resolve(), file)
     return list(files.values())
 
 
 def _captures_in(folder: Path, profiles: Path | None) -> list[Path]:
-    found = [p for p in sorted(folder.rglob("*")) if p.suffix in CAPTURE_SUFFIXES and p.is_file()]
-    found = [p for p in found if p.suffix == ".sqlite" or not p.with_suffix(".sqlite").exists()]
+    known = (*CAPTURE_SUFFIXES, *ENGINE_SUFFIXES)
+    found = [p for p in sorted(folder.rglob("*")) if p.name.endswith(known) and p.is_file()]
+    found = [p for p in found if p.suffix in (".sqlite", ".json", ".gz") or not p.with_suffix(".sqlite").exists()]
     if profiles is None or folder.resolve().is_relative_to(profiles.resolve()):
         return found
     return [p for p in found if not p.resolve().is_relative_to(profiles.resolve())]
@@ -161,15 +170,15 @@ def _already(prints: Iterable[str], options: IngestOptions) -> tuple[Profile, ..
     return tuple(reversed(found)) if not wanted else ()
 
 
-def _runs(exports: Sequence[Export], options: IngestOptions) -> list[list[Export]]:
+def _runs(exports: Sequence[Source], options: IngestOptions) -> list[list[Source]]:
     """Sort exports into runs: one arm, each rank once."""
     if options.run is not None or len(exports) == 1:
         return [list(exports)]
     pattern = compile_pattern(options.rank_pattern)
-    marks = {export.path: rank_marks(export) for export in exports}
-    by_arm: dict[tuple[Path, str], list[Export]] = {}
+    marks = {export.path: export.rank_marks() for export in exports}
+    by_arm: dict[tuple[Path, str], list[Source]] = {}
     for export in exports:
-        arms = sorted({mark.arm for mark in marks[export.path]})
+        arms = sorted({mark.arm or "" for mark in marks[export.path]})
         by_arm.setdefault((export.path.parent, arms[0] if arms else f"\0{_stem(export.path, pattern)}"), []).append(
             export
         )
@@ -180,32 +189,14 @@ def _runs(exports: Sequence[Export], options: IngestOptions) -> list[list[Export
             groups.append(group)
             continue
         # repeats of one arm in one folder: their file names tell them apart
-        by_stem: dict[str, list[Export]] = {}
+        by_stem: dict[str, list[Source]] = {}
         for export in group:
             by_stem.setdefault(_stem(export.path, pattern), []).append(export)
         groups += list(by_stem.values())
     return groups
 
 
-def rank_marks(export: Export) -> tuple[RankMark, ...]:
-    """The rank marks of an export, without reading the rest of it."""
-    if not export.has("NVTX_EVENTS", "eventType"):
-        return ()
-    text = "CAST(text AS BLOB)" if export.has("NVTX_EVENTS", "text") else "NULL"
-    key = "textId" if export.has("NVTX_EVENTS", "textId") else "NULL"
-    found = export.rows(f"SELECT DISTINCT {text}, {key} FROM NVTX_EVENTS WHERE eventType = 34")
-    texts = [
-        own.decode("utf-8", "replace")
-        if isinstance(own, bytes)
-        else export.strings.get(k, "")
-        if isinstance(k, int)
-        else ""
-        for own, k in found
-    ]
-    return tuple(mark for text in texts if (mark := RankMark.parse(text)) is not None)
-
-
-def _build(group: Sequence[Export], run: str, options: IngestOptions, progress: Progress | None) -> Profile:
+def _build(group: Sequence[Source], run: str, options: IngestOptions, progress: Progress | None) -> Profile:
     details = RunOptions(
         run=run,
         profiles=options.profiles,
@@ -227,11 +218,13 @@ def _build(group: Sequence[Export], run: str, options: IngestOptions, progress: 
 
 def _stem(path: Path, pattern: re.Pattern[str]) -> str:
     """The file's name without suffix and rank."""
+    if looks_like_trace(path):
+        return trace_stem(path)
     stem = path.name.removesuffix(path.suffix)
     return pattern.sub("", stem).strip("-_. ") if rank_in_name(stem, pattern) is not None else stem
 
 
-def _run_names(groups: Sequence[Sequence[Export]], options: IngestOptions) -> list[str]:
+def _run_names(groups: Sequence[Sequence[Source]], options: IngestOptions) -> list[str]:
     """A name for each run; runs whose files are called the same take their folder's name in front."""
     if options.run is not None:
         return [options.run] * len(groups)
@@ -243,7 +236,7 @@ def _run_names(groups: Sequence[Sequence[Export]], options: IngestOptions) -> li
     ]
 
 
-def _run_name(group: Sequence[Export], pattern: re.Pattern[str]) -> str:
+def _run_name(group: Sequence[Source], pattern: re.Pattern[str]) -> str:
     stems = list(dict.fromkeys(_stem(export.path, pattern) for export in group))
     name = stems[0] if len(stems) == 1 or not stems[0] else f"{stems[0]}-and-{len(stems) - 1}-more"
     return _as_name(name or group[0].path.resolve().parent.name) or "run"

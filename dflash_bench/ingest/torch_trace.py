@@ -18,20 +18,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from dflash_bench.errors import DataError
+from dflash_bench.ingest.diagnostics import skipped_rows
 from dflash_bench.ingest.events import API_VERSION_SUFFIX
 from dflash_bench.ingest.export import fingerprint
 from dflash_bench.ingest.json_stream import JsonStream, JsonStreamError
 from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import BATCH_ROWS, Batch, Skipped
+from dflash_bench.model import Finding, RankSource, Recorder
 from dflash_bench.profile import NAME, SCHEMAS, Events
 
 TRACE_SUFFIXES = (".json", ".json.gz")
+ENGINE_SUFFIXES = (".trace.json", ".trace.json.gz")
+"""How engines name their traces: in a folder only these are taken for traces, since other JSON lies beside captures."""
 HEAD_EVENTS = 100_000
 """Events read when a trace is opened, at most: its first host event comes long before."""
 BYTES_PER_EVENT = 250
@@ -66,6 +70,12 @@ class TorchTrace:
     gpu_names: tuple[str, ...]
     session_start_utc_ns: int | None
 
+    recorder: ClassVar[Recorder] = Recorder.TORCH
+    is_simulated: ClassVar[bool] = False
+    exporter_version: ClassVar[str | None] = None
+    schema_version: ClassVar[str | None] = None
+    time_range: ClassVar[tuple[int | None, int | None]] = (None, None)
+
     @property
     def num_rows(self) -> int:
         """About how many events the file holds."""
@@ -73,9 +83,19 @@ class TorchTrace:
         return max(1, self.size_bytes * packed // BYTES_PER_EVENT)
 
     @property
+    def stated(self) -> dict[int, RankMark]:
+        """The rank that ``distributedInfo`` states. The profiler knows no arm."""
+        if self.rank is None or self.world is None:
+            return {}
+        return {self.process: RankMark(self.rank, self.world, None, RankSource.TRACE)}
+
     def rank_marks(self) -> tuple[RankMark, ...]:
-        """The rank as a mark, where the trace states it. The profiler knows no arm."""
-        return () if self.rank is None or self.world is None else (RankMark(self.rank, self.world, ""),)
+        """The rank that the trace states."""
+        return tuple(self.stated.values())
+
+    def findings(self, skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
+        """What was skipped."""
+        return skipped_rows(skipped, rank)
 
     def stream(self, skipped: Skipped) -> Iterator[Batch]:
         """All events, batch by batch. Raises DataError when the file is damaged."""
@@ -132,6 +152,12 @@ def open_trace(path: Path) -> TorchTrace:
 def looks_like_trace(path: Path) -> bool:
     """Whether the file's name says that it is a trace."""
     return path.name.lower().endswith(TRACE_SUFFIXES)
+
+
+def trace_stem(path: Path) -> str:
+    """What the traces of one run share of their names: without suffixes and ranks, as engines write these."""
+    stem = re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", path.name, flags=re.IGNORECASE)
+    return re.sub(r"[-_.]?(rank|TP|DP|PP|EP|DCP)[-_.]?\d+(?![^-_.])", "", stem, flags=re.IGNORECASE).strip("-_. ")
 
 
 @contextmanager

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from generator import Spec, write_export
+from generator import Spec, write_export, write_ranks
 from generator.chrome import BASE_NS, write_trace
 
 from dflash_bench.errors import DataError
 from dflash_bench.ingest import events
 from dflash_bench.ingest.events import Batch, Skipped
 from dflash_bench.ingest.export import open_export
-from dflash_bench.ingest.torch_trace import TorchTrace, looks_like_trace, open_trace
+from dflash_bench.ingest.sources import IngestOptions, ingest
+from dflash_bench.ingest.torch_trace import TorchTrace, looks_like_trace, open_trace, trace_stem
+from dflash_bench.metrics.measure import measure
+from dflash_bench.model import RankSource, Recorder
 from dflash_bench.profile import SCHEMAS, Events
 
 
@@ -178,3 +181,41 @@ def test_nothing_of_the_machine_leaves_the_trace(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.json", Spec(rows=1000, ranks=1), 0)
     for table in streamed(open_trace(path)).values():
         assert "secret-host" not in str(table.to_pydict())
+
+
+def test_a_folder_of_traces_is_one_run_with_the_figures_of_the_nsys_captures(tmp_path: Path) -> None:
+    spec = Spec(rows=6000, ranks=2, is_sync=True)
+    traces, captures = tmp_path / "traces", tmp_path / "captures"
+    traces.mkdir()
+    captures.mkdir()
+    for rank in range(2):
+        write_trace(traces / f"1699.5-TP-{rank}.trace.json.gz", spec, rank)
+    (traces / "rank0.json").write_text("{}")  # no trace: engines name theirs *.trace.json
+    write_ranks(captures, spec)
+    (own,) = ingest([traces], IngestOptions(profiles=tmp_path / "p"))
+    (other,) = ingest([captures], IngestOptions(profiles=tmp_path / "p"))
+    assert own.info.run == "1699.5"
+    assert own.info.ranks == (0, 1)
+    assert own.info.rank_source is RankSource.TRACE
+    assert {c.recorder for c in own.info.captures} == {Recorder.TORCH}
+    assert own.info.arm is None
+    found, wanted = measure(own), measure(other)
+    for name in ("launch.lead", "graph.lead", "step.period", "sync.cudaStreamSynchronize", "dp.agreement_tax"):
+        a, b = found.find(name, None), wanted.find(name, None)
+        assert a is not None or name == "graph.lead"
+        if a is not None and b is not None:
+            assert sorted(a.values.tolist()) == sorted(b.values.tolist()), name
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("1699.5-TP-0.trace.json.gz", "1699.5"),
+        ("1699.5-TP-12-DP-1.trace.json.gz", "1699.5"),
+        ("dp0_pp0_tp1_dcp0_ep1_rank5.1699.pt.trace.json.gz", "1699"),
+        ("decode_rank0.json", "decode"),
+        ("model2.json", "model2"),
+    ],
+)
+def test_traces_of_one_run_share_a_stem(name: str, stem: str) -> None:
+    assert trace_stem(Path(name)) == stem

@@ -108,7 +108,7 @@ def _chunk(
     ranges_at, ranges_end = _ranges(random, start, own, last)
     alloc = np.flatnonzero(is_alloc)
     alloc_at = start[alloc] + 400_000
-    calls_at, calls_end = _calls(random, start, own)
+    calls_at, calls_end = _calls(random, start, last)
     first_id = 1000 + number * len(CALLS) + (0 if spec.has(Fault.SHARED_IDS) else rank * (1 << 28))
     ids = first_id[:, None] + np.arange(len(CALLS))
     work_start, work_end = _work(random, calls_at[:, :NUM_WORK], queue_end)
@@ -143,9 +143,9 @@ def _ranges(random: np.random.Generator, start: Ints, own: Ints, last: Ints) -> 
     return at, at + length
 
 
-def _calls(random: np.random.Generator, start: Ints, own: Ints) -> tuple[Ints, Ints]:
+def _calls(random: np.random.Generator, start: Ints, last: Ints) -> tuple[Ints, Ints]:
     at = start[:, None] + np.asarray(CALL_BEGIN) * 1000 + random.integers(0, 2000, (len(start), len(CALLS)))
-    at[:, FIRST_GRAPH:] += own[:, None]
+    at[:, FIRST_GRAPH:] += last[:, None]
     length = random.integers(4000, 9000, at.shape)
     length[:, FIRST_SYNC:] = random.integers(20_000, 400_000, (len(start), len(CALLS) - FIRST_SYNC))
     return at, at + length
