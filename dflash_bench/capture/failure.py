@@ -15,12 +15,15 @@ _BAR = re.compile(r"\[\d+/\d+\] \[[^\]]*\] ")
 _SESSION_CLASH = re.compile(r"errinfo_api_function_?\*?\]? = sem_open")
 
 
-def failure(arm: str, folder: Path, ranks: int, how: str) -> CaptureError:
+def failure(arm: str, folder: Path, ranks: int, how: str, code: int | None = None) -> CaptureError:
     """One error for a run that went wrong: which rank, how, and the end of what it said.
 
-    ``how`` is half a sentence, used where the launcher's log does not tell more.
+    ``how`` is half a sentence, used where the launcher's log does not tell more; ``code`` the exit code of the
+    launcher, which is that of the rank where there is only one.
     """
     reported = first_failure(_text(folder / LAUNCHER_LOG))
+    if reported is None and ranks == 1 and code is not None:
+        reported = 0, code
     rank = reported[0] if reported else _guess_rank(folder, ranks)
     log = folder / (LAUNCHER_LOG if rank is None else f"rank{rank}.log")
     if reported:

@@ -1,8 +1,8 @@
 """How one arm is launched on all its ranks: recorded or, to see what recording costs, without any tool.
 
-``torchrun`` starts the ranks, each rank becomes ``python -m dflash_prep.loop``; nsys goes around each rank (one report
-per rank) or around torchrun (one report), or every rank records itself with the built-in recorder. torch is never
-imported here.
+``torchrun`` starts the ranks where there are several, each becomes ``python -m dflash_prep.loop``; nsys goes around
+each rank (one report per rank) or around torchrun (one report), or every rank records itself with the built-in
+recorder. torch is never imported here.
 """
 
 from __future__ import annotations
@@ -124,23 +124,46 @@ def launch_command(launch: Launch) -> Command:
     loop += ["--steps", str(launch.steps), "--seed", str(launch.seed), "--out", str(launch.folder)]
     loop += ["--progress", str(launch.folder / PROGRESS), *launch.options.arguments]
     rank = ["-m", "dflash_bench.capture.exec_rank", str(launch.folder), "--", *loop]
+    if launch.ranks == 1:
+        return _alone(launch, [sys.executable, *rank])
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={launch.ranks}"]
-    # One thread per rank, as torchrun would choose with a warning: ranks on one host must not fight for cores.
-    environment: dict[str, str | None] = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     if launch.tool is None:
-        environment |= {SINK_VARIABLE: NO_SINK if launch.is_unprofiled else SINK}
-        environment |= {} if launch.is_unprofiled else {FOLDER_VARIABLE: str(launch.folder)}
-        return Command((*torchrun, *rank), environment)
-    environment[SINK_VARIABLE] = None
+        return Command((*torchrun, *rank), _environment(launch))
     options = ProfileOptions(traces=default_traces())
-    folder = str(launch.folder).replace("%", "%%")
+    folder = _in_nsys_words(launch.folder)
     if launch.reports is Reports.ONE:
         line = profile_command(launch.tool, f"{folder}/{ALL_RANKS}", [*torchrun, *rank], options)
-        return Command(tuple(line), environment)
+        return Command(tuple(line), _environment(launch))
     each = profile_command(launch.tool, f"{folder}/rank%q{{RANK}}", [sys.executable, *rank], options)
     if launch.stagger_s:
         each = [sys.executable, "-m", "dflash_bench.capture.exec_later", f"{launch.stagger_s:g}", "--", *each]
-    return Command((*torchrun, "--no-python", *each), environment)
+    return Command((*torchrun, "--no-python", *each), _environment(launch))
+
+
+def _alone(launch: Launch, rank: list[str]) -> Command:
+    """A single rank needs no torchrun, which would import torch once more: half of the time that starting takes."""
+    environment = _environment(launch) | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    if launch.tool is None:
+        return Command(tuple(rank), environment)
+    stem = ALL_RANKS if launch.reports is Reports.ONE else "rank0"
+    output = f"{_in_nsys_words(launch.folder)}/{stem}"
+    line = profile_command(launch.tool, output, rank, ProfileOptions(traces=default_traces()))
+    return Command(tuple(line), environment)
+
+
+def _environment(launch: Launch) -> dict[str, str | None]:
+    # One thread per rank, as torchrun would choose with a warning: ranks on one host must not fight for cores.
+    found: dict[str, str | None] = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    if launch.is_unprofiled:
+        return found | {SINK_VARIABLE: NO_SINK}
+    if launch.tool is not None:
+        return found | {SINK_VARIABLE: None}
+    return found | {SINK_VARIABLE: SINK, FOLDER_VARIABLE: str(launch.folder)}
+
+
+def _in_nsys_words(folder: Path) -> str:
+    # nsys takes a % for the start of a pattern
+    return str(folder).replace("%", "%%")
 
 
 def default_traces() -> tuple[Trace, ...]:

@@ -90,7 +90,8 @@ def _recorded(launch: Launch, on_progress: OnProgress | None, limits: Limits) ->
         how = f"gave no sign of life for {limits.silence_s:g} s and was ended"
         raise failure(launch.arm, launch.folder, launch.ranks, how)
     if outcome.code != 0 and not outcome.is_interrupted:
-        raise failure(launch.arm, launch.folder, launch.ranks, f"ended with exit code {outcome.code}")
+        how = f"ended with exit code {outcome.code}"
+        raise failure(launch.arm, launch.folder, launch.ranks, how, outcome.code)
     return _collect(launch, outcome)
 
 

@@ -55,11 +55,11 @@ else:
     mark = lambda text: nvtx.mark(text, domain="dflash")
     close = lambda: None
 mark(f"dflash_bench rank={rank} world={world} arm={o.arm}")
-if o.arm == "fail" and rank == 1:
+if o.arm == "fail" and rank == world - 1:
     print("RuntimeError: page 17 was given out twice", file=sys.stderr)
     sys.exit(7)
-if o.arm == "wrong" and rank == 1:
-    print("a warning of no weight\\nrank 1 left the oracle at step 9, request 4, position 70", file=sys.stderr)
+if o.arm == "wrong" and rank == world - 1:
+    print(f"a warning of no weight\\nrank {rank} left the oracle at step 9, request 4, position 70", file=sys.stderr)
     sys.exit(5)
 stopped = []
 signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
@@ -119,6 +119,32 @@ def each_launch() -> Launch:
 
 def replace_reports(one: Launch, reports: Reports) -> Launch:
     return replace(one, reports=reports)
+
+
+def test_a_single_rank_is_started_without_torchrun() -> None:
+    alone = replace(each_launch(), ranks=1, choice=BUILTIN)
+    command = launch_command(alone)
+    assert command.line[:3] == (sys.executable, "-m", "dflash_bench.capture.exec_rank")
+    assert {command.environment[key] for key in ("RANK", "LOCAL_RANK")} == {"0"}
+    assert command.environment["WORLD_SIZE"] == "1"
+    for reports, stem in ((Reports.PER_RANK, "rank0"), (Reports.ONE, "all_ranks")):
+        line = launch_command(replace(alone, choice=RecorderChoice(TOOL, "found"), reports=reports)).line
+        assert line[:2] == ("/opt/nsys", "profile")
+        assert line[line.index("-o") + 1 :][:2] == (f"/x/{stem}", sys.executable)
+
+
+@pytest.mark.parametrize(("arm", "text"), [("wrong", "ran and was wrong: rank 0 left"), ("fail", "rank 0 of 1 ended")])
+def test_a_single_rank_that_fails_is_named_by_its_own_exit_code(job: Launch, arm: str, text: str) -> None:
+    with pytest.raises(CaptureError, match=f"arm {arm}:? {text}") as failure:
+        record(replace(job, arm=arm, ranks=1))
+    assert ("exit code 7; it said:" in failure.value.text) == (arm == "fail")
+    assert failure.value.hint == f"the whole log is {job.folder / 'rank0.log'}"
+
+
+def test_a_single_recorded_rank_is_whole(job: Launch) -> None:
+    capture = record(replace(job, ranks=1))
+    assert [path.name for path in capture.files] == ["rank0.sqlite"]
+    assert capture.findings == ()
 
 
 def test_what_the_loop_is_to_do_otherwise_is_passed_on_and_its_own_choices_are_not_spelled_out() -> None:
