@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from dflash_bench.errors import UsageError
+from dflash_bench.metrics.names import Rule, short_names
 from dflash_bench.model import BoolArray, IntArray, ProcessInfo
 from dflash_bench.profile import Events, Profile
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Which ranges play which part. ``step`` is a regular expression that must match the whole name."""
+    """Which ranges play which part. ``step`` is a regular expression that must match the whole name.
+
+    ``rules`` shorten names that engines write counts into, before anything looks at them (`presets`).
+    """
 
     step: str = "decode_step"
     agreement: str = "dp_agreement"
     prepare: str = "prepare_for_decode"
     alloc: str = "kv_alloc"
+    rules: tuple[Rule, ...] = ()
 
     def step_pattern(self) -> re.Pattern[str]:
         """Raises UsageError when ``step`` does not compile."""
@@ -51,6 +56,11 @@ class Names:
     def containing(self, part: str) -> BoolArray:
         """bool [n]: whether the name contains this text."""
         return np.isin(self.codes, [k for k, value in enumerate(self.values) if part in value])
+
+    def shortened(self, rules: tuple[Rule, ...]) -> Names:
+        """The same names after `short_names`; those that become equal share a code."""
+        found = short_names(self.values, rules)
+        return Names(np.asarray(found.place, np.int64)[self.codes] if self.values else self.codes, found.values)
 
     def text(self) -> list[str]:
         """The names themselves."""
@@ -124,9 +134,11 @@ class ProcessEvents:
 _GPU_COLUMNS = ("device", "stream", "correlation_id", "kind", "start_ns", "end_ns")
 
 
-def load(profile: Profile, process: ProcessInfo) -> ProcessEvents:
-    """Read one process of a profile."""
+def load(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...] = ()) -> ProcessEvents:
+    """Read one process of a profile, its range names shortened by these rules."""
     ranges, num_open = _ranges(profile.events(Events.RANGES, process))
+    if rules:
+        ranges = replace(ranges, name=ranges.name.shortened(rules))
     overhead = profile.events(Events.OVERHEAD, process)
     return ProcessEvents(
         process=process,

@@ -42,7 +42,13 @@ def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
     # a foreign rank mark would be odd, but only ours promises that every allocation is inside a range
     is_own_loop = info.rank_source is RankSource.MARK
     measured = [
-        (rank, [measure_process(load(profile, p), reading, is_own_loop=is_own_loop) for p in info.processes_of(rank)])
+        (
+            rank,
+            [
+                measure_process(load(profile, p, reading.rules), reading, is_own_loop=is_own_loop)
+                for p in info.processes_of(rank)
+            ],
+        )
         for rank in info.ranks
     ]
     by_rank = {rank: _joined(info.processes_of(rank), found) for rank, found in measured}

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from generator import Fault, Spec, write_export
 
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern, rank_in_name
-from dflash_bench.metrics.presets import PRESETS, REST, Preset, known_presets, short_name, short_names
+from dflash_bench.ingest.sources import IngestOptions, ingest
+from dflash_bench.metrics.measure import measure
+from dflash_bench.metrics.names import REST, short_name, short_names
+from dflash_bench.metrics.presets import PRESETS, Preset, known_presets, reading_of
 
 LAYER = "{'Module': 'model.layers.17.self_attn.qkv_proj', 'TrainableParams': {'weight': 42}, 'Inputs': [[36, 4096]]}"
 
@@ -93,3 +103,32 @@ def test_names_that_a_rule_makes_equal_share_a_place() -> None:
     found = short_names(["execute_new_1_cached_2", "x", "execute_new_3_cached_4"], PRESETS[Preset.VLLM].rules)
     assert found.values == ("execute_model step", "x")
     assert (found.place, found.num_merged) == ((0, 1, 0), 0)
+
+
+def test_steps_whose_names_change_every_time_are_measured_as_those_of_one_name(tmp_path: Path) -> None:
+    counted = write_export(tmp_path / "a.sqlite", Spec(rows=3000, faults=frozenset({Fault.STEP_NAMES_COUNT})))
+    with closing(sqlite3.connect(counted, isolation_level=None)) as database:
+        sql = "UPDATE NVTX_EVENTS SET text = 'execute_new_' || rowid || '_cached_3' WHERE text LIKE 'iteration %'"
+        database.execute(sql)
+    plain = write_export(tmp_path / "b.sqlite", Spec(rows=3000))
+    (found,) = ingest([counted], IngestOptions(profiles=tmp_path / "p"))
+    (wanted,) = ingest([plain], IngestOptions(profiles=tmp_path / "p"))
+    own, other = measure(found, reading_of(Preset.VLLM)), measure(wanted)
+    for name in ("step.period", "launch.lead", "graph.lead", "dp.wait"):
+        a, b = own.find(name, None), other.find(name, None)
+        assert a is not None
+        assert b is not None
+        assert a.values.tolist() == b.values.tolist(), name
+    steps = own.find("range.execute_model step", None)
+    assert steps is not None
+    assert steps.n == other.find("range.decode_step", None).n  # type: ignore[union-attr]
+
+
+def test_without_a_preset_names_stay_as_they_were_written(tmp_path: Path) -> None:
+    path = write_export(tmp_path / "a.sqlite", Spec(rows=1000, faults=frozenset({Fault.STEP_NAMES_COUNT})))
+    (profile,) = ingest([path], IngestOptions(profiles=tmp_path / "p"))
+    names = {m.name for m in measure(profile).metrics}
+    assert {"range.iteration 0: 32 requests", "range.iteration 1: 32 requests"} <= names
+    rule = (re.compile(r"iteration \d+.*"), "iteration")
+    reading = replace(reading_of(Preset.DFLASH_BENCH), rules=(rule,), step="iteration")
+    assert "range.iteration" in {m.name for m in measure(profile, reading).metrics}
