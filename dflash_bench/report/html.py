@@ -9,7 +9,7 @@ forbids every request.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -154,15 +154,14 @@ def _timeline_figures(comparison: Comparison, steps: Timelines | None) -> list[F
 
 
 def embedded(comparison: Comparison, judgements: Judgements | None = None) -> str:
-    """The comparison's JSON without its white space, and the verdicts where there are any.
+    """The comparison's JSON without its white space, verdicts included.
 
     Of a table beyond `MAX_TABLE_ROWS` the rest is counted in ``table_rows_left_out``.
     """
-    content = json.loads(comparison_json(comparison))
+    content = json.loads(comparison_json(comparison, judgements))
     left_out = {name: len(rows) - MAX_TABLE_ROWS for name, rows in content["tables"].items()}
     content["tables"] = {name: _first_rows(rows) for name, rows in content["tables"].items()}
     content["table_rows_left_out"] = {name: count for name, count in left_out.items() if count > 0}
-    content["verdicts"] = [asdict(j) for j in judgements.each] if judgements else []
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -238,7 +238,7 @@ def test_the_numbers_on_the_page_are_those_of_its_json(browser, page):
     browser.open(page, 1280)
     found = browser.run(
         "const doc = JSON.parse(document.getElementById('comparison').textContent);"
-        "const judged = new Map(doc.verdicts.map(v => [v.metric + '|' + v.rank, v.interval]));"
+        "const judged = new Map(doc.verdicts.map(v => [v.metric + '|' + v.rank, v]));"
         "const known = new Map(doc.comparison.map(c => [c.metric + '|' + c.rank, c]));"
         "const wrong = []; let rows = 0;"
         "for (const tr of document.querySelectorAll('tr[data-metric]')) { rows += 1;"
