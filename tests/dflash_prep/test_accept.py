@@ -1,7 +1,5 @@
 """Greedy acceptance: leading run, bonus, shifted tokens, rotating buffers."""
 
-
-
 import pytest
 import torch
 from hypothesis import given

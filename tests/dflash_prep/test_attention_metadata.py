@@ -1,7 +1,5 @@
 """Verify metadata: static bounds, fused lengths, the block table, DCP local lengths, sliding windows."""
 
-
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The block of a decode step: anchor, masks, positions and slots."""
 
-
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The compact draft cache: its exact length, the host's bound on it, and its rebuild, legacy and fused."""
 
-
-
 from dataclasses import dataclass
 
 import pytest

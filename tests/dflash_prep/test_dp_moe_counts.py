@@ -1,7 +1,5 @@
 """DP-MoE counts: the persistent buffers hold what the legacy lists say, at fixed addresses, without waiting."""
 
-
-
 import pytest
 import torch
 from hypothesis import given

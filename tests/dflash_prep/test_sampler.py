@@ -4,8 +4,6 @@ Most tests use small integers as hidden states and weights: all logits are exact
 Run as a program this file is one rank of the tests over real process groups.
 """
 
-
-
 import subprocess
 import sys
 from collections.abc import Callable
