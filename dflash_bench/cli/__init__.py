@@ -24,7 +24,9 @@ from dflash_bench.cli.doctor import doctor
 from dflash_bench.cli.gate import gate
 from dflash_bench.cli.ingest import ingest
 from dflash_bench.cli.metrics import metrics
+from dflash_bench.cli.report import report
 from dflash_bench.cli.run import run
+from dflash_bench.cli.scrub import scrub
 from dflash_bench.errors import BenchError, ExitCode
 
 EXIT_CODES = "Exit codes: 0 pass, 2 usage, 3 regression, 4 inconclusive, 5 bad data or failed capture, 130 interrupted."
@@ -76,7 +78,7 @@ def options(
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s: %(message)s")
 
 
-for command in (run, capture, ingest, metrics, compare, gate, calibrate, doctor):
+for command in (run, capture, ingest, metrics, compare, report, gate, calibrate, scrub, doctor):
     app.command()(command)
 app.add_typer(baseline, name="baseline")
 

@@ -13,9 +13,12 @@ from dflash_bench.cli.options import (
     AgreementRange,
     AsJson,
     NsysPath,
+    PresetName,
     ProfilesFolder,
     RankPattern,
     StepRange,
+    chosen_pattern,
+    chosen_reading,
 )
 from dflash_bench.errors import UsageError
 
@@ -37,8 +40,9 @@ def save(
     keep: Annotated[
         int, typer.Option(min=1, help="Runs whose samples the file keeps; older ones stay as figures.")
     ] = 5,
-    step_range: StepRange = "decode_step",
-    agreement_range: AgreementRange = "dp_agreement",
+    preset: PresetName = None,
+    step_range: StepRange = None,
+    agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
@@ -47,13 +51,11 @@ def save(
     """Add runs to the baseline of their device, stack, workload, arm and world size."""
     from dflash_bench.baseline import save as save_runs
     from dflash_bench.cli.sides import resolve_side
-    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.events import Reading
     from dflash_bench.metrics.measure import measure
 
-    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
-    reading = Reading(step=step_range, agreement=agreement_range)
+    options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
+    reading = chosen_reading(preset, step_range, agreement_range)
     with reading_progress() as progress:
         found = [p for words in runs for p in resolve_side(words, options, progress)]
     path, after = save_runs(baselines, [measure(p, reading) for p in found], keep)

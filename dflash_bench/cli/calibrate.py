@@ -10,7 +10,17 @@ import typer
 
 from dflash_bench.cli.console import reading_progress, stderr, stdout
 from dflash_bench.cli.gate import PolicyFile
-from dflash_bench.cli.options import DEFAULT_PROFILES, AgreementRange, NsysPath, ProfilesFolder, RankPattern, StepRange
+from dflash_bench.cli.options import (
+    DEFAULT_PROFILES,
+    AgreementRange,
+    NsysPath,
+    PresetName,
+    ProfilesFolder,
+    RankPattern,
+    StepRange,
+    chosen_pattern,
+    chosen_reading,
+)
 from dflash_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -50,8 +60,9 @@ def calibrate(
     policy: PolicyFile = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the policy to this TOML file.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite the file.")] = False,
-    step_range: StepRange = "decode_step",
-    agreement_range: AgreementRange = "dp_agreement",
+    preset: PresetName = None,
+    step_range: StepRange = None,
+    agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
@@ -62,21 +73,19 @@ def calibrate(
     """
     from dflash_bench.gate.calibration import noise_floor, policy_toml
     from dflash_bench.gate.policy import load_policy
-    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.events import Reading
     from dflash_bench.metrics.measure import measure
     from dflash_bench.report.console import rendered
 
     if output is not None and output.exists() and not replace:
         raise UsageError(f"{output} exists already", hint="choose another -o FILE, or pass --replace")
     rules = load_policy(policy)
-    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
+    options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     if runs:
         found = _named(runs, options)
     else:
         found = _made(Plan(arm, workload, ranks, steps, seed, repeats, recorder, nsys), profiles)
-    reading = Reading(step=step_range, agreement=agreement_range)
+    reading = chosen_reading(preset, step_range, agreement_range)
     floors = noise_floor([measure(p, reading) for p in found], rules, gate_repeats)
     stdout.print(rendered(_sheet(floors, gate_repeats)))
     if output is not None:

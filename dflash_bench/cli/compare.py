@@ -14,9 +14,12 @@ from dflash_bench.cli.options import (
     AsJson,
     NsysPath,
     PerRank,
+    PresetName,
     ProfilesFolder,
     RankPattern,
     StepRange,
+    chosen_pattern,
+    chosen_reading,
 )
 from dflash_bench.errors import DataError, UsageError
 
@@ -33,8 +36,9 @@ def compare(
     markdown: Annotated[Path | None, typer.Option(help="Also write the comparison to this file.")] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Only the figures that matter most and the causes.")] = False,
     per_rank: PerRank = None,
-    step_range: StepRange = "decode_step",
-    agreement_range: AgreementRange = "dp_agreement",
+    preset: PresetName = None,
+    step_range: StepRange = None,
+    agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
@@ -45,20 +49,18 @@ def compare(
     Without names: the two newest arms of one workload. With one name that holds two runs: these two.
     """
     from dflash_bench.compare import compare_arms
-    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.events import Reading
     from dflash_bench.metrics.measure import measure
     from dflash_bench.report.as_json import comparison_json
     from dflash_bench.report.comparison import comparison_report
     from dflash_bench.report.console import show
     from dflash_bench.report.markdown import markdown as as_markdown
 
-    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
+    options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     with reading_progress() as progress:
         old, new = _sides(base, candidate, options, progress)
     stderr.print(f"base {_names(old)}, candidate {_names(new)}", markup=False)
-    reading = Reading(step=step_range, agreement=agreement_range)
+    reading = chosen_reading(preset, step_range, agreement_range)
     found, judgements = compare_arms([measure(p, reading) for p in old], [measure(p, reading) for p in new])
     report = comparison_report(found, is_per_rank=per_rank, is_brief=brief, judgements=judgements)
     if json:

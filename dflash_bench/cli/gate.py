@@ -16,9 +16,12 @@ from dflash_bench.cli.options import (
     AgreementRange,
     AsJson,
     NsysPath,
+    PresetName,
     ProfilesFolder,
     RankPattern,
     StepRange,
+    chosen_pattern,
+    chosen_reading,
 )
 from dflash_bench.errors import DataError, UsageError
 
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from dflash_bench.gate.decision import Decision, Sides
     from dflash_bench.gate.policy import Policy
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.events import Reading
     from dflash_bench.model import RunMetrics
     from dflash_bench.profile import Profile
 
@@ -58,8 +60,9 @@ def gate(
     inject: Annotated[
         list[str] | None, typer.Option(help="With --self-test: METRIC=SHARE to make worse, e.g. step.period=0.1.")
     ] = None,
-    step_range: StepRange = "decode_step",
-    agreement_range: AgreementRange = "dp_agreement",
+    preset: PresetName = None,
+    step_range: StepRange = None,
+    agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
@@ -71,9 +74,7 @@ def gate(
     """
     from dflash_bench.gate.decision import run_gate
     from dflash_bench.gate.policy import load_policy
-    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.events import Reading
 
     rules = load_policy(policy)
     rules = replace(
@@ -81,8 +82,8 @@ def gate(
         budget=rules.budget if reruns is None else reruns,
         baselines=rules.baselines if baselines is None else baselines,
     )
-    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
-    reading = Reading(step=step_range, agreement=agreement_range)
+    options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
+    reading = chosen_reading(preset, step_range, agreement_range)
     sides = _sides(candidate, base, rules, options, reading)
     if self_test:
         _self_test(sides, rules, inject or [])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_bench.cli.console import reading_progress, stdout
-from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, ProfilesFolder, RankPattern
+from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, PresetName, ProfilesFolder, RankPattern, chosen_pattern
 
 if TYPE_CHECKING:
     from dflash_bench.model import RunInfo
@@ -20,6 +20,7 @@ def ingest(
     run: Annotated[str | None, typer.Option(help="Name of the profile; all captures are then one run.")] = None,
     arm: Annotated[str | None, typer.Option(help="Arm, where no mark in the capture tells it.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workload that was run.")] = None,
+    preset: PresetName = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a profile of the same name.")] = False,
@@ -29,7 +30,6 @@ def ingest(
 
     One report per rank and one report for all ranks both work. Captures that are here already change nothing.
     """
-    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.ingest.sources import ingest as ingest_captures
 
@@ -38,7 +38,7 @@ def ingest(
         run=run,
         arm=arm,
         workload=workload,
-        rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN,
+        rank_pattern=chosen_pattern(preset, rank_pattern),
         nsys=nsys,
         is_replace=replace,
     )

@@ -13,9 +13,12 @@ from dflash_bench.cli.options import (
     AsJson,
     NsysPath,
     PerRank,
+    PresetName,
     ProfilesFolder,
     RankPattern,
     StepRange,
+    chosen_pattern,
+    chosen_reading,
 )
 
 
@@ -23,8 +26,9 @@ def metrics(
     profile: Annotated[list[str], typer.Argument(help="Profile name or folder, capture file, or folder of captures.")],
     json: AsJson = False,
     per_rank: PerRank = None,
-    step_range: StepRange = "decode_step",
-    agreement_range: AgreementRange = "dp_agreement",
+    preset: PresetName = None,
+    step_range: StepRange = None,
+    agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
@@ -33,16 +37,14 @@ def metrics(
 
     Captures are ingested on the way and kept as profiles, so that the next look is quick.
     """
-    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
     from dflash_bench.ingest.sources import IngestOptions, resolve_all
-    from dflash_bench.metrics.events import Reading
     from dflash_bench.metrics.measure import measure
     from dflash_bench.report.as_json import metrics_json
     from dflash_bench.report.console import show
     from dflash_bench.report.sheets import run_report
 
-    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
-    reading = Reading(step=step_range, agreement=agreement_range)
+    options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
+    reading = chosen_reading(preset, step_range, agreement_range)
     with reading_progress() as progress:
         found = resolve_all(profile, options, progress)
     runs = [measure(p, reading) for p in found]

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from dflash_bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from dflash_bench.metrics.events import Reading
+    from dflash_bench.metrics.presets import Preset
 
 DEFAULT_PROFILES = Path("profiles")
 
@@ -17,10 +23,51 @@ RankPattern = Annotated[
     typer.Option(help="Regular expression with a group for the rank in a file's name, where no mark tells it."),
 ]
 NsysPath = Annotated[Path | None, typer.Option("--nsys", help="The nsys to use, instead of the best one found.")]
-StepRange = Annotated[str, typer.Option(help="Regular expression that matches the whole name of a step's range.")]
-AgreementRange = Annotated[str, typer.Option(help="Name of the range in which ranks meet.")]
+PresetName = Annotated[
+    str | None,
+    typer.Option("--preset", help="How the captured engine names things: dflash-bench, sglang, vllm or trtllm."),
+]
+StepRange = Annotated[
+    str | None,
+    typer.Option(help="Regular expression that matches the whole name of a step's range. Default: decode_step."),
+]
+AgreementRange = Annotated[
+    str | None, typer.Option(help="Name of the range in which ranks meet. Default: dp_agreement.")
+]
 PerRank = Annotated[
     bool | None,
     typer.Option("--per-rank/--pooled", help="Show each rank, or all together. Default: each up to 4 ranks."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of tables; times in nanoseconds.")]
+
+
+def chosen_reading(preset: str | None, step_range: str | None, agreement_range: str | None) -> Reading:
+    """How the ranges are read: the preset's roles, and what the command line says instead."""
+    from dataclasses import replace
+
+    from dflash_bench.metrics.events import Reading
+    from dflash_bench.metrics.presets import reading_of
+
+    reading = Reading() if preset is None else reading_of(_preset(preset))
+    return replace(
+        reading,
+        step=reading.step if step_range is None else step_range,
+        agreement=reading.agreement if agreement_range is None else agreement_range,
+    )
+
+
+def chosen_pattern(preset: str | None, rank_pattern: str | None) -> str:
+    """How the rank is found in file names: as the command line says, else as the preset knows, else the default."""
+    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
+    from dflash_bench.metrics.presets import PRESETS
+
+    own = None if preset is None else PRESETS[_preset(preset)].rank_pattern
+    return rank_pattern or own or DEFAULT_RANK_PATTERN
+
+
+def _preset(name: str) -> Preset:
+    from dflash_bench.metrics.presets import Preset
+
+    if name not in set(Preset):
+        raise UsageError(f"there is no preset {name!r}", hint=f"--preset is one of {', '.join(Preset)}")
+    return Preset(name)

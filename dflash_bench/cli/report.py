@@ -14,9 +14,12 @@ from dflash_bench.cli.options import (
     AgreementRange,
     NsysPath,
     PerRank,
+    PresetName,
     ProfilesFolder,
     RankPattern,
     StepRange,
+    chosen_pattern,
+    chosen_reading,
 )
 from dflash_bench.errors import DataError, UsageError
 
@@ -39,8 +42,9 @@ def report(
         str | None, typer.Option(help="FIRST:LAST steps in the trace, LAST not included. Default: everything captured.")
     ] = None,
     per_rank: PerRank = None,
-    step_range: StepRange = "decode_step",
-    agreement_range: AgreementRange = "dp_agreement",
+    preset: PresetName = None,
+    step_range: StepRange = None,
+    agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
@@ -51,9 +55,7 @@ def report(
     """
     from dflash_bench.compare import compare as compare_runs
     from dflash_bench.environment import differences, is_refused
-    from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.events import Reading
     from dflash_bench.metrics.measure import measure
     from dflash_bench.report.comparison import comparison_report
     from dflash_bench.report.console import show
@@ -63,10 +65,10 @@ def report(
     from dflash_bench.stats.verdict import judge
 
     steps = parse_steps(perfetto_steps)
-    options = IngestOptions(profiles=profiles, rank_pattern=rank_pattern or DEFAULT_RANK_PATTERN, nsys=nsys)
+    options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     with reading_progress() as progress:
         old, new = _two(base, candidate, options, progress)
-    reading = Reading(step=step_range, agreement=agreement_range)
+    reading = chosen_reading(preset, step_range, agreement_range)
     found = compare_runs(measure(old, reading), measure(new, reading))
     is_alike = not is_refused(differences([old.info], [new.info]))
     judgements = judge([found.base], [found.candidate]) if is_alike else None
