@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dflash_bench.gate.decision import Decision, Sides
     from dflash_bench.gate.policy import Policy
     from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.metrics.events import Reading
     from dflash_bench.model import RunMetrics
     from dflash_bench.profile import Profile
 
