@@ -29,7 +29,7 @@ def capture(tmp_path: Path) -> Path:
         insert = (
             "INSERT INTO DIAGNOSTIC_EVENT (timestamp, timestampType, source, severity, text) VALUES (?, 1, 1, 2, ?)"
         )
-        database.executemany(insert, rows)
+        database.executemany(f"INSERT INTO DIAGNOSTIC_EVENT ({columns}) VALUES (?, 1, 1, 2, ?)", rows)
     return path
 
 
