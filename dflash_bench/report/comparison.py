@@ -75,8 +75,9 @@ def comparison_report(
         ranked = {c.metric for c in changes if c.rank is not None}
         changes = [c for c in changes if c.rank is not None or c.metric not in ranked]
     sheets = [_changes_sheet(title, [c for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
-    verdicts = [] if judgements is None else [verdict_sheet(judgements, is_per_rank=per_rank)]
-    first = (*verdicts, _glance_sheet(comparison), _ranks_sheet(comparison))
+    watched = _GLANCE if is_brief else None
+    verdicts = [] if judgements is None else [verdict_sheet(judgements, is_per_rank=per_rank, watched=watched)]
+    first = (_glance_sheet(comparison), *verdicts, _ranks_sheet(comparison))
     last = (*_cause_sheets(comparison), _tracing_sheet(comparison))
     return Report(
         title=f"{_side(base)} → {_side(candidate)}",

@@ -19,11 +19,16 @@ def verdict_lines(judgements: Judgements) -> Iterator[str]:
     yield f"verdicts: {', '.join(counts)}; {judgements.method}"
 
 
-def verdict_sheet(judgements: Judgements, *, is_per_rank: bool) -> Sheet:
-    """Everything but what is unchanged, the worst first; the reasons with it."""
+def verdict_sheet(judgements: Judgements, *, is_per_rank: bool, watched: Sequence[str] | None = None) -> Sheet:
+    """Everything but what is unchanged, the worst first; the reasons with it.
+
+    ``watched``: of the inconclusive ones, only these metrics are shown and the rest is counted.
+    """
     pooled = {j.metric for j in judgements.each if j.rank is None}
     shown = [j for j in judgements.each if is_per_rank or j.rank is None or j.metric not in pooled]
     told = [j for verdict in _ORDER for j in shown if j.verdict is verdict]
+    if watched is not None:
+        told = [j for j in told if j.verdict is not Verdict.INCONCLUSIVE or j.metric in watched]
     rows = tuple(
         (
             j.metric,
@@ -38,8 +43,13 @@ def verdict_sheet(judgements: Judgements, *, is_per_rank: bool) -> Sheet:
         for j in told
     )
     columns = ("metric", "rank", "verdict", "shift", "95 % interval", "unit", "power", "reason")
-    rest = len(shown) - len(told)
-    note = f"{rest} more are unchanged: shown to lie inside their tolerance" if rest else ""
+    unchanged = sum(j.verdict is Verdict.UNCHANGED for j in shown)
+    unsure = len(shown) - len(told) - unchanged
+    notes = (
+        f"{unsure} more are inconclusive: all of them without --brief" if unsure else "",
+        f"{unchanged} more are unchanged: shown to lie inside their tolerance" if unchanged else "",
+    )
+    note = "; ".join(part for part in notes if part)
     return Sheet("Verdicts", columns, rows, ("metric", "verdict", "unit", "power", "reason"), note)
 
 

@@ -26,9 +26,7 @@ def capture(tmp_path: Path) -> Path:
             (1, "CUDA profiling might have not been started correctly."),
             (2, "Not all NVTX events might have been collected."),
         ]
-        insert = (
-            "INSERT INTO DIAGNOSTIC_EVENT (timestamp, timestampType, source, severity, text) VALUES (?, 1, 1, 2, ?)"
-        )
+        columns = "timestamp, timestampType, source, severity, text"
         database.executemany(f"INSERT INTO DIAGNOSTIC_EVENT ({columns}) VALUES (?, 1, 1, 2, ?)", rows)
     return path
 
