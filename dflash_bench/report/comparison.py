@@ -77,8 +77,8 @@ def comparison_report(
     sheets = [_changes_sheet(title, [c for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
     watched = _GLANCE if is_brief else None
     verdicts = [] if judgements is None else [verdict_sheet(judgements, is_per_rank=per_rank, watched=watched)]
-    first = (_glance_sheet(comparison), *verdicts, _ranks_sheet(comparison))
-    last = (*_cause_sheets(comparison), _tracing_sheet(comparison))
+    first = (_glance_sheet(comparison), _ranks_sheet(comparison), *_cause_sheets(comparison))
+    last = (*verdicts, *([] if is_brief else sheets), _tracing_sheet(comparison))
     return Report(
         title=f"{_side(base)} → {_side(candidate)}",
         lines=(
@@ -88,7 +88,7 @@ def comparison_report(
             *_straggler_lines(comparison),
             *_tracing_lines(comparison),
         ),
-        sheets=tuple(s for s in (*first, *([] if is_brief else sheets), *last) if s.rows),
+        sheets=tuple(s for s in (*first, *last) if s.rows),
         warnings=tuple(_warnings(comparison)),
     )
 

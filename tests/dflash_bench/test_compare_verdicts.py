@@ -70,8 +70,8 @@ def test_the_report_heads_with_verdicts_reasons_and_how_they_were_reached():
     found, judgements = compare_arms(side(rng, KINDS["time"], 1), side(rng, KINDS["time"], 1))
     report = comparison_report(found, judgements=judgements)
     assert any(line.startswith("verdicts: 0 regressed, 0 improved, 1 inconclusive") for line in report.lines)
-    sheet = report.sheets[0]
-    assert sheet.title == "Verdicts"
+    assert [sheet.title for sheet in report.sheets[:2]] == ["At a glance", "Verdicts"]
+    sheet = report.sheets[1]
     (row,) = sheet.rows
     assert row[sheet.columns.index("verdict")] == "inconclusive"
     assert row[sheet.columns.index("reason")]

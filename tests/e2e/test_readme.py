@@ -26,16 +26,22 @@ def sessions() -> dict[str, str]:
 
 
 def played(text: str, folder: Path) -> str:
-    """A session with the commands as they stand (lines after ``$``) and the output they have now."""
+    """A session with the commands as they stand (lines after ``$``) and the output they have now.
+
+    ``| head -n N`` behind a command cuts its output, in the README as in a shell.
+    """
     (folder / "tests").symlink_to(ROOT / "tests", target_is_directory=True)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("DFLASH_")} | {"COLUMNS": "160"}
     out = []
     for line in text.splitlines():
         if not line.startswith("$ dflash-bench "):
             continue
-        command = [sys.executable, "-m", "dflash_bench", *shlex.split(line)[2:]]
+        words, _, limit = line.partition(" | head -n ")
+        command = [sys.executable, "-m", "dflash_bench", *shlex.split(words)[2:]]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
-        out.append(f"{line}\n" + "".join(f"{row.rstrip()}\n" for row in done.stdout.splitlines()))
+        out.append(
+            f"{line}\n" + "".join(f"{row.rstrip()}\n" for row in done.stdout.splitlines()[: int(limit or 10**6)])
+        )
     return "".join(out)
 
 
