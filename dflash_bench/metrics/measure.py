@@ -15,7 +15,17 @@ from dflash_bench.metrics.counters import TRACING_COLUMNS, TRACING_COST, step_me
 from dflash_bench.metrics.events import Reading, load
 from dflash_bench.metrics.rank import Measured, measure_process, metric
 from dflash_bench.metrics.registry import Pool, is_family, is_known, position, spec
-from dflash_bench.model import Finding, Metric, ProcessInfo, RankSource, RunMetrics, Statistic, Table, Value
+from dflash_bench.model import (
+    CaptureInfo,
+    Finding,
+    Metric,
+    ProcessInfo,
+    RankSource,
+    RunMetrics,
+    Statistic,
+    Table,
+    Value,
+)
 from dflash_bench.profile import Profile
 
 COLUMNS = {
@@ -57,7 +67,12 @@ def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
     metrics += _counters(info.counters, findings)
     metrics += [m for rank in info.ranks for m in step_metrics(profile, rank)]
     tables = [_table(name, by_rank) for name in ("stall.by_cause", "sync.by_range", "sync.by_thread")]
-    arrivals = [found.arrivals for found in by_rank.values() if found.arrivals is not None]
+    clock = _clocks(info.captures)
+    arrivals = [
+        replace(found.arrivals, capture=clock[found.arrivals.capture])
+        for found in by_rank.values()
+        if found.arrivals is not None
+    ]
     if (met := meet(arrivals)) is not None:
         meeting, about_meeting = met
         metrics += _cross_rank(meeting)
@@ -123,6 +138,16 @@ def _rank_findings(processes: Sequence[ProcessInfo], found: Sequence[Measured]) 
             f" {work:,} GPU rows are in no step, lead or wait figure"
         )
         yield Finding("process_without_steps", processes[0].rank, len(rest), text)
+
+
+def _clocks(captures: Sequence[CaptureInfo]) -> list[int]:
+    """For each capture, the first one on the same clock.
+
+    Captures whose time 0 is the same nanosecond share theirs: the built-in recorder gives all ranks of a run one
+    origin, while every session of nsys has its own.
+    """
+    origin = [c.session_start_utc_ns for c in captures]
+    return [k if start is None else origin.index(start) for k, start in enumerate(origin)]
 
 
 def _absent(found: Sequence[Arrivals], ranks: Sequence[int]) -> Iterator[Finding]:
