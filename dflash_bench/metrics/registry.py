@@ -81,6 +81,7 @@ SPECS: tuple[Spec, ...] = (
     Spec("tokens.per_s", Unit.TOKENS_PER_S, _HIGH, _VALUE, "committed tokens per second", Pool.SUM),
     Spec("tokens.per_s_per_request", Unit.TOKENS_PER_S, _HIGH, _VALUE, "the same, per running request", Pool.MEAN),
     Spec("accept.length", Unit.TOKENS, _HIGH, _VALUE, "mean committed tokens per request and step", Pool.MEAN),
+    Spec("swa.usage_max", _SHARE, _LOW, _VALUE, "largest share of sliding-window pages in use", Pool.MAX),
     Spec("kv.usage_max", _SHARE, _LOW, _VALUE, "largest share of KV pages in use", Pool.MAX),
     Spec("kv.topup_pages_held", Unit.PAGES, _ANY, _VALUE, "mean pages held beyond the need", Pool.SUM),
     Spec("topup.guard_ratio_min", Unit.RATIO, _HIGH, _VALUE, "least free tokens ÷ guard bound", Pool.MIN),

@@ -21,7 +21,7 @@ SECTIONS = (
     ("Launch lead", ("step.lead", "launch.", "graph.", "stall.")),
     ("Host waits", ("sync.",)),
     ("Across ranks", ("dp.", "clock.")),
-    ("Engine counters", ("step.period@", "tokens.", "accept.", "kv.", "topup.", "retracted", "consistency.")),
+    ("Engine counters", ("step.period@", "tokens.", "accept.", "kv.", "swa.", "topup.", "retracted", "consistency.")),
     ("Coverage", ("coverage.", "gpu_work_without_launch")),
 )
 

@@ -56,6 +56,7 @@ KINDS: dict[Noise, tuple[str, ...]] = {
         "accept.length",
         "tokens.committed",
         "kv.usage_max",
+        "swa.usage_max",
         "kv.topup_pages_held",
         "topup.guard_ratio_min",
         "retracted",

@@ -40,7 +40,7 @@ class OneProcess:
     def processes_of(self, rank):
         return (PROCESS,)
 
-    def events(self, table, process):
+    def events(self, table, process, columns=None):
         rows = {
             Events.GPU_WORK: [
                 {
