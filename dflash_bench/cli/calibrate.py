@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.gate import PolicyFile
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
@@ -21,7 +22,7 @@ from dflash_bench.cli.options import (
     chosen_pattern,
     chosen_reading,
 )
-from dflash_bench.errors import DataError, UsageError
+from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,8 +90,8 @@ def calibrate(
     floors = noise_floor([measure(p, reading) for p in found], rules, gate_repeats)
     stdout.print(rendered(_sheet(floors, gate_repeats)))
     if output is not None:
-        _write(output, policy_toml(floors, rules, gate_repeats, _about(found[0].info, len(found), gate_repeats)))
-        stderr.print(f"written: {output}; use it with --policy {output}", markup=False)
+        write_whole(output, policy_toml(floors, rules, gate_repeats, _about(found[0].info, len(found), gate_repeats)))
+        stderr.print(f"next: dflash-bench gate RUNS --policy {output}", markup=False)
 
 
 def _named(runs: Sequence[str], options: IngestOptions) -> list[Profile]:
@@ -149,13 +150,3 @@ def _about(info: RunInfo, num: int, repeats: int) -> str:
         f"{info.world or len(info.ranks)} ranks, device {info.device}, {info.created_utc[:10]};\n"
         f"for {repeats} runs a side."
     )
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise DataError(f"{path} could not be written: {error.strerror}") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
     AgreementRange,
@@ -21,7 +22,7 @@ from dflash_bench.cli.options import (
     chosen_pattern,
     chosen_reading,
 )
-from dflash_bench.errors import DataError, UsageError
+from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.build import Progress
@@ -68,8 +69,7 @@ def compare(
     else:
         show(report, stdout)
     if markdown is not None:
-        _write(markdown, as_markdown(report))
-        stderr.print(f"written: {markdown}", markup=False)
+        write_whole(markdown, as_markdown(report))
 
 
 Side = tuple["Profile", ...]
@@ -112,13 +112,3 @@ def _in_ladder_order(older: Profile, newer: Profile) -> tuple[Profile, Profile]:
     if all(arm in ladder for arm in arms) and ladder.index(str(arms[0])) > ladder.index(str(arms[1])):
         return newer, older
     return older, newer
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise DataError(f"{path} could not be written: {error.strerror}") from None

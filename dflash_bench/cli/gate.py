@@ -11,6 +11,7 @@ import typer
 
 from dflash_bench.cli.again import is_repeatable, run_again
 from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
     AgreementRange,
@@ -159,9 +160,9 @@ def _tell(decision: Decision, *, as_json: bool, junit_file: Path | None, comment
     else:
         show(gate_report(decision), stdout)
     if junit_file is not None:
-        _write(junit_file, junit(decision))
+        write_whole(junit_file, junit(decision))
     if comment_file is not None:
-        _write(comment_file, github.comment(decision))
+        write_whole(comment_file, github.comment(decision))
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(github.comment(decision))
@@ -169,17 +170,6 @@ def _tell(decision: Decision, *, as_json: bool, junit_file: Path | None, comment
         for line in github.annotation_lines(decision):
             # the runner reads commands from both streams; stdout may be JSON
             typer.echo(line, err=True)
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise DataError(f"{path} could not be written: {error.strerror}") from None
-    stderr.print(f"written: {path}", markup=False)
 
 
 def _self_test(sides: Sides, policy: Policy, inject: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
     AgreementRange,
@@ -21,7 +22,7 @@ from dflash_bench.cli.options import (
     chosen_pattern,
     chosen_reading,
 )
-from dflash_bench.errors import DataError, UsageError
+from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.build import Progress
@@ -72,9 +73,9 @@ def report(
     found = compare_runs(measure(old, reading), measure(new, reading))
     is_alike = not is_refused(differences([old.info], [new.info]))
     judgements = judge([found.base], [found.candidate]) if is_alike else None
-    _write(output, html_report(found, timelines(old, new, found, reading), judgements))
+    page = html_report(found, timelines(old, new, found, reading), judgements)
     show(comparison_report(found, is_per_rank=per_rank, is_brief=True), stdout)
-    stderr.print(f"written: {output}", markup=False)
+    write_whole(output, page)
     if perfetto is not None:
         names = side_names(found)
         sides = [side(names[0], old, found.base), side(names[1], new, found.candidate)]
@@ -105,13 +106,3 @@ def _two(
         hint = "dflash-bench report BASE CANDIDATE"
         raise UsageError(f"a report is about two runs, and these are {len(found)}: {runs}", hint=hint)
     return found[0], found[1]
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise DataError(f"{path} could not be written: {error.strerror}") from None
