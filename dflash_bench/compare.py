@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
-from dflash_bench.environment import differences, is_refused
+from dflash_bench.environment import Difference, differences, is_refused
 from dflash_bench.metrics.registry import position, spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Change, Comparison, Metric, RunMetrics
@@ -13,19 +13,26 @@ from dflash_bench.stats.bootstrap import difference_interval
 from dflash_bench.stats.judgement import Judgement, Judgements
 from dflash_bench.stats.verdict import judge
 
+Key = tuple[str, int | None]
+"""Name and rank of a metric."""
+
 
 def compare(base: RunMetrics, candidate: RunMetrics) -> Comparison:
     """Everything that at least one of the runs has, side by side; what differs in their circumstances, as findings."""
+    findings = tuple(d.finding for d in differences([base.info], [candidate.info]))
+    return Comparison(base, candidate, _changes(base, candidate), findings)
+
+
+def _changes(base: RunMetrics, candidate: RunMetrics, without_interval: Container[Key] = ()) -> tuple[Change, ...]:
+    """All metrics side by side. Drawing an interval is most of the work: it is left out where nobody would see it."""
     ours = {(m.name, m.rank): m for m in base.metrics}
     theirs = {(m.name, m.rank): m for m in candidate.metrics}
     keys = sorted({*ours, *theirs}, key=lambda k: (position(k[0]), k[0], -1 if k[1] is None else k[1]))
-    changes = tuple(change(ours.get(key), theirs.get(key)) for key in keys)
-    findings = tuple(d.finding for d in differences([base.info], [candidate.info]))
-    return Comparison(base, candidate, changes, findings)
+    return tuple(change(ours.get(key), theirs.get(key), has_interval=key not in without_interval) for key in keys)
 
 
-def change(base: Metric | None, candidate: Metric | None) -> Change:
-    """Base against candidate; one of the two may be missing."""
+def change(base: Metric | None, candidate: Metric | None, *, has_interval: bool = True) -> Change:
+    """Base against candidate; one of the two may be missing. ``has_interval``: whether to draw one."""
     either = base or candidate
     assert either is not None
     old = figure(base) if base else None
@@ -43,7 +50,7 @@ def change(base: Metric | None, candidate: Metric | None) -> Change:
         candidate_n=candidate.n if candidate else 0,
         difference=new - old if old is not None and new is not None else None,
         ratio=_ratio(old, new),
-        interval=difference_interval(base, candidate) if both and base and candidate else None,
+        interval=difference_interval(base, candidate) if has_interval and both and base and candidate else None,
     )
 
 
@@ -61,16 +68,24 @@ def compare_arms(base: Sequence[RunMetrics], candidate: Sequence[RunMetrics]) ->
     with several runs, all else has no interval. No verdicts (None) where the runs differ in something that forbids
     them, and the findings say in what.
     """
-    differing = differences([r.info for r in base], [r.info for r in candidate])
-    judgements = None if is_refused(differing) else judge(base, candidate)
-    found = compare(base[0], candidate[0])
+    differing, judgements = judged_if_alike(base, candidate)
     judged = {(j.metric, j.rank): j for j in judgements.each} if judgements else {}
+    # the verdict brings its own interval, and that of two first runs would say nothing of the others
     is_repeated = len(base) > 1 or len(candidate) > 1
+    unseen = {(m.name, m.rank) for m in (*base[0].metrics, *candidate[0].metrics)} if is_repeated else judged
     changes = tuple(
-        _judged(c, judged[c.metric, c.rank]) if (c.metric, c.rank) in judged else _first_runs(c, is_repeated)
-        for c in found.changes
+        _judged(c, judged[c.metric, c.rank]) if (c.metric, c.rank) in judged else c
+        for c in _changes(base[0], candidate[0], unseen)
     )
-    return replace(found, changes=changes, findings=tuple(d.finding for d in differing)), judgements
+    return Comparison(base[0], candidate[0], changes, tuple(d.finding for d in differing)), judgements
+
+
+def judged_if_alike(
+    base: Sequence[RunMetrics], candidate: Sequence[RunMetrics]
+) -> tuple[tuple[Difference, ...], Judgements | None]:
+    """In what the runs' circumstances differ, and the verdicts; None where a difference forbids them."""
+    differing = differences([r.info for r in base], [r.info for r in candidate])
+    return differing, None if is_refused(differing) else judge(base, candidate)
 
 
 def _judged(own: Change, found: Judgement) -> Change:
@@ -82,8 +97,3 @@ def _judged(own: Change, found: Judgement) -> Change:
         ratio=_ratio(found.base, found.candidate),
         interval=found.interval,
     )
-
-
-def _first_runs(own: Change, is_repeated: bool) -> Change:
-    # the interval of the first runs says nothing of the others
-    return replace(own, interval=None) if is_repeated else own

@@ -55,7 +55,7 @@ def report(
     The terminal shows the same in short.
     """
     from dflash_bench.compare import compare as compare_runs
-    from dflash_bench.environment import differences, is_refused
+    from dflash_bench.compare import judged_if_alike
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.metrics.measure import measure
     from dflash_bench.report.comparison import comparison_report
@@ -63,7 +63,6 @@ def report(
     from dflash_bench.report.figures import side_names
     from dflash_bench.report.html import html_report, timelines
     from dflash_bench.report.perfetto import side, write_trace
-    from dflash_bench.stats.verdict import judge
 
     steps = parse_steps(perfetto_steps)
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
@@ -71,8 +70,7 @@ def report(
         old, new = _two(base, candidate, options, progress)
     reading = chosen_reading(preset, step_range, agreement_range)
     found = compare_runs(measure(old, reading), measure(new, reading))
-    is_alike = not is_refused(differences([old.info], [new.info]))
-    judgements = judge([found.base], [found.candidate]) if is_alike else None
+    _, judgements = judged_if_alike([found.base], [found.candidate])
     page = html_report(found, timelines(old, new, found, reading), judgements)
     show(comparison_report(found, is_per_rank=per_rank, is_brief=True), stdout)
     write_whole(output, page)
