@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from dflash_bench.metrics.events import ApiCalls, GpuRows
+from dflash_bench.metrics.events import ApiCalls, GpuRows, Names
 from dflash_bench.model import BoolArray, IntArray
 
 
@@ -71,6 +71,11 @@ class JoinCounts:
     num_by_order: int
     num_impossible: int
     num_duplicate_calls: int
+
+
+def is_launch(names: Names) -> BoolArray:
+    """Which calls, by name, launch kernels or graphs. A host function is queued like one, but gives the GPU no work."""
+    return names.containing("Launch") & ~names.containing("LaunchHostFunc")
 
 
 def join(calls: ApiCalls, rows: GpuRows) -> tuple[Launches, BoolArray, JoinCounts]:

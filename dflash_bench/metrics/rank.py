@@ -12,7 +12,7 @@ from dflash_bench.metrics.agreement import Arrivals, arrivals
 from dflash_bench.metrics.blame import Blame
 from dflash_bench.metrics.events import ProcessEvents, Reading
 from dflash_bench.metrics.intervals import NONE
-from dflash_bench.metrics.launches import JoinCounts, Launches, join
+from dflash_bench.metrics.launches import JoinCounts, Launches, is_launch, join
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.steps import Steps, ThreadRanges, find_steps, thread_ranges
 from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Metric
@@ -177,7 +177,7 @@ def _wait_metrics(
     per_step = steps.sum_of(waits_in_steps.start, duration)
     every = np.arange(len(steps))
     yield metric("sync.total_per_step", rank, per_step, block=every)
-    launches = calls[calls.name.containing("Launch") & ~calls.name.containing("LaunchHostFunc")]
+    launches = calls[is_launch(calls.name)]
     for name, own_calls in (("sync", waits_in_steps), ("launch", launches)):
         per_step = steps.sum_of(own_calls.start, np.ones(len(own_calls), np.int64))
         yield metric(f"{name}.calls_per_step", rank, per_step, block=every)
@@ -197,8 +197,7 @@ def _launch_metrics(
     launches, launched, counts = join(events.calls, events.gpu)
     yield from _join_coverage(rank, counts)
     names = events.calls.name
-    # a host function is queued like a kernel, but the GPU has no work of it
-    seen = names.containing("Launch") & ~names.containing("LaunchHostFunc")
+    seen = is_launch(names)
     if len(steps):
         seen &= steps.of(events.calls.start) != NONE
     if seen.any():
