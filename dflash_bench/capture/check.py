@@ -25,7 +25,6 @@ NVTX_MEND = 'pip install "nvtx<0.2.12"'
 
 RANGE_TYPES = (59, 60)
 MARK_TYPE = 34
-DOMAIN_TYPES = (75, 76)
 _RANK_MARK = re.compile(r"dflash_bench rank=(\d+) world=")
 _SHOWN_NAMES = 6
 

@@ -52,10 +52,6 @@ class DecodeBatch:
             spec_info=spec_info,
         )
 
-    def batch_size(self) -> int:
-        """Running requests of this rank."""
-        return len(self.reqs)
-
     def prepare_for_decode(self, prep: DecodePrep) -> Reservation | None:
         """The next step's reservation; a batch that decodes speculatively always has a draft input."""
         if self.spec_info is None:

@@ -53,7 +53,6 @@ class Range(StrEnum):
     ACCEPT = "accept"
     PUBLISH = "publish"
     RESULT_COPY = "result_copy"
-    WAR_BARRIER = "war_barrier"
     PROCESS_RESULT = "process_result"
 
     # Enum hashes by a Python-level method; a span is looked up several times a step, so take the string's own hash.
