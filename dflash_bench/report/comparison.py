@@ -77,7 +77,7 @@ def comparison_report(
     sheets = [_changes_sheet(title, [c for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
     watched = _GLANCE if is_brief else None
     verdicts = [] if judgements is None else [verdict_sheet(judgements, is_per_rank=per_rank, watched=watched)]
-    first = (_glance_sheet(comparison), _ranks_sheet(comparison), *_cause_sheets(comparison))
+    first = (_glance_sheet(comparison, num_ranks), _ranks_sheet(comparison), *_cause_sheets(comparison))
     last = (*verdicts, *([] if is_brief else sheets), _tracing_sheet(comparison))
     return Report(
         title=f"{_side(base)} → {_side(candidate)}",
@@ -93,10 +93,12 @@ def comparison_report(
     )
 
 
-def _glance_sheet(comparison: Comparison) -> Sheet:
-    """The pooled figures that matter most; of a single rank, that rank's."""
-    pooled = {c.metric: c for c in comparison.changes if c.rank is None}
-    changes = [pooled[name] for name in _GLANCE if name in pooled]
+def _glance_sheet(comparison: Comparison, num_ranks: int) -> Sheet:
+    """The pooled figures that matter most; of a single rank, that rank's, which are what the verdicts speak of."""
+    found = {c.metric: c for c in comparison.changes if c.rank is None}
+    if num_ranks == 1:
+        found |= {c.metric: c for c in comparison.changes if c.rank is not None}
+    changes = [found[name] for name in _GLANCE if name in found]
     rows = [(c.metric, _ARROW[c.better], *_figures(c)) for c in changes]
     return Sheet("At a glance", _CHANGE_COLUMNS, tuple(rows), left=("metric", "unit"))
 

@@ -1,0 +1,44 @@
+"""The committed reference profiles: readable by this version, and shown without contradiction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dflash_bench.compare import compare_arms
+from dflash_bench.metrics.measure import measure
+from dflash_bench.metrics.summary import figure
+from dflash_bench.profile import open_profile
+from dflash_bench.report.comparison import comparison_report
+
+REFERENCE = Path(__file__).parents[2] / "profiles" / "reference"
+PROFILES = sorted(path.parent.name for path in REFERENCE.glob("*/run.json"))
+
+
+def test_the_whole_ladder_is_there():
+    arms = ("aligned", "bulk", "control", "glue", "legacy", "syncfree", "topup")
+    assert tuple(f"h200-{arm}" for arm in arms) == tuple(PROFILES)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_reference_profile_opens_and_has_the_steps_of_its_command(name):
+    profile = open_profile(REFERENCE / name)
+    assert profile.info.run == name
+    assert profile.info.device == "NVIDIA H200"
+    assert len(profile.steps(0)) == 500
+
+
+def test_one_rank_is_shown_with_the_interval_of_its_verdict():
+    """Pooled over one rank would be the same samples with another interval, beside the verdict's."""
+    base, candidate = (measure(open_profile(REFERENCE / f"h200-{arm}")) for arm in ("control", "topup"))
+    found, judgements = compare_arms([base], [candidate])
+    assert judgements is not None
+    report = comparison_report(found, is_brief=True, judgements=judgements)
+    glance, verdicts = (next(s for s in report.sheets if s.title == title) for title in ("At a glance", "Verdicts"))
+    shown = {row[0]: row[glance.columns.index("95 % interval")] for row in glance.rows}
+    judged = {row[0]: row[verdicts.columns.index("95 % interval")] for row in verdicts.rows}
+    common = ("step.period", "step.lead", "range.prepare_for_decode")
+    assert {name: shown[name] for name in common} == {name: judged[name] for name in common}
+    assert figure(base.find("alloc.step_share", 0)) == pytest.approx(0.386)
+    assert figure(candidate.find("alloc.step_share", 0)) == pytest.approx(0.008)
