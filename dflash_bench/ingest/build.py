@@ -110,16 +110,20 @@ def _existing(target: Path, exports: Sequence[Source], options: RunOptions) -> P
 @contextmanager
 def _partial_folder(target: Path) -> Iterator[Path]:
     """A folder beside the target to build in, locked while it is being written, and gone afterwards."""
-    folder = target.parent / f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.partial"
+    born = target.parent / f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.new"
+    folder = born.with_suffix(".partial")
     try:
-        folder.mkdir(parents=True)
-        with _locked(folder):
+        born.mkdir(parents=True)
+        with _locked(born):
+            # under the name that others clear up only once it is locked
+            born.rename(folder)
             _clear_up(target.parent)
             yield folder
     except OSError as error:
         raise DataError(f"{target} could not be written: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for left in (born, folder):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
