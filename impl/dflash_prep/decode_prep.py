@@ -22,7 +22,7 @@ from dflash_prep.reservation import (
 )
 from dflash_prep.staging import Fill, StagingRing
 from dflash_prep.swa_eviction import SWAEviction
-from dflash_prep.topup import MAX_TOPUP_PAGES, TopUp, TopUpGuard
+from dflash_prep.topup import MAX_TOPUP_PAGES, TopUp, TopUpGuard, topup_from_environment
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,16 @@ class PrepOptions:
             raise SettingError(f"topup_pages is {self.topup_pages}; 0 to {MAX_TOPUP_PAGES} are allowed")
         if self.topup_pages and not self.aligned:
             raise SettingError("a page top-up needs page-aligned watermarks (aligned=True)")
+
+    @classmethod
+    def from_environment(cls, num_draft_tokens: int) -> PrepOptions:
+        """How a server starts: the defaults, and K as `SGLANG_OPT_DFLASH_DECODE_TOPUP_PAGES` says (#47685).
+
+        Arms do not read the variable: an arm is the same wherever it runs. Raises SettingError for a value out of
+        range.
+        """
+        topup = topup_from_environment()
+        return cls(num_draft_tokens, topup_pages=topup.pages, is_topup_explicit=topup.is_explicit)
 
     @property
     def reserve(self) -> int:

@@ -17,7 +17,7 @@ from dflash_prep.pools import KVPools
 from dflash_prep.prefix_cache import ChunkCache, PrefixCache
 from dflash_prep.req_to_token import ReqToTokenPool
 from dflash_prep.request import Request
-from dflash_prep.topup import TopUpDecision
+from dflash_prep.topup import TOPUP_VARIABLE, TopUpDecision
 
 
 def pools_of(size: int = 64, ratio: int = 4, page_size: int = 4) -> KVPools:
@@ -119,3 +119,18 @@ def test_the_top_up_is_skipped_and_said_once_and_only_to_those_who_asked_for_it(
             reqs[0].kv.kv_committed_len += 4
     assert reqs[0].kv.kv_allocated_len == 28
     assert len(caplog.records) == warnings
+
+
+@pytest.mark.parametrize(("text", "pages", "is_warned"), [(None, 2, False), ("2", 2, True), ("0", 0, False)])
+def test_a_server_warns_of_the_skipped_top_up_only_where_the_variable_asked_for_one(
+    text, pages, is_warned, caplog, monkeypatch
+):
+    if text is None:
+        monkeypatch.delenv(TOPUP_VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(TOPUP_VARIABLE, text)
+    options = PrepOptions.from_environment(4)
+    assert options.topup_pages == pages
+    with caplog.at_level(logging.WARNING):
+        DecodePrep(pools_of(), options)
+    assert ("the page top-up is skipped" in caplog.text) == is_warned
