@@ -37,6 +37,7 @@ lint: $(VENV)/.ready ## format, lint and types
 
 bench: $(VENV)/.ready ## what the tool itself costs: ranges, ingest, metrics
 	$(BIN)/python -m dflash_prep.ranges
+	$(BIN)/python tests/benchmarks/ingest.py
 
 clean: ## remove the environment and what tests leave
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
