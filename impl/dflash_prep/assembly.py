@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from dflash_prep.agreement import AgreementGroup
-from dflash_prep.arms import Arm, Switches
+from dflash_prep.arms import Arm
 from dflash_prep.checksum_lm import ChecksumModel
 from dflash_prep.counters import PoolTokens
 from dflash_prep.decode_device import DecodeDevice
 from dflash_prep.decode_prep import DecodePrep, PrepOptions
 from dflash_prep.engine import Engine
-from dflash_prep.faults import Fault
+from dflash_prep.faults import Delay, Fault
 from dflash_prep.paged_allocator import PagedAllocator
 from dflash_prep.pools import KVPools
 from dflash_prep.prefix_cache import ChunkCache, PrefixCache
@@ -34,6 +34,7 @@ class RunSpec:
     check    verify every allocation step; the host waits for it
     verify   keep results for the oracle
     fault    damage something on purpose
+    delay    slow one rank's preparation down on purpose
     """
 
     arm: Arm
@@ -44,13 +45,14 @@ class RunSpec:
     check: bool
     verify: bool
     fault: Fault | None = None
+    delay: Delay | None = None
 
 
 def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup) -> Engine:
     """The engine, its graphs captured, ready for `run`."""
     workload, switches = spec.workload, spec.arm.switches
     pools = build_pools(workload, device.torch_device)
-    options = prep_options(workload, switches, check=spec.check)
+    options = prep_options(spec)
     shape = worker_shape(workload, pools)
     num_slots = (workload.kv.pool_pages + 1) * workload.kv.page_size
     model = ChecksumModel(num_slots, shape.block, workload.speculation.hit_rate, device.torch_device)
@@ -87,8 +89,9 @@ def build_pools(workload: Workload, device: torch.device) -> KVPools:
     return KVPools(rows, allocator, tree)
 
 
-def prep_options(workload: Workload, switches: Switches, *, check: bool) -> PrepOptions:
+def prep_options(spec: RunSpec) -> PrepOptions:
     """The arm's switches as decode preparation takes them."""
+    workload, switches = spec.workload, spec.arm.switches
     fill = Fill.RING if switches.staging_ring else Fill.BULK if switches.bulk_fill else Fill.LOOP
     window = workload.kv.swa_window
     return PrepOptions(
@@ -99,7 +102,8 @@ def prep_options(workload: Workload, switches: Switches, *, check: bool) -> Prep
         is_topup_explicit=True,
         plan_stream=switches.plan_stream,
         swa=None if window is None else SWAEviction(window, has_tree=workload.kv.prefix_cache),
-        check=check,
+        check=spec.check,
+        host_delay_us=0 if spec.delay is None else spec.delay.us_on(spec.rank),
     )
 
 

@@ -39,6 +39,7 @@ class PrepOptions:
     plan_stream        copies and row writes on a stream of their own (#29541)
     swa                give window slots back (None: not a sliding-window model)
     check              verify every allocation step, and every ring slot before it is refilled; makes the host wait
+    host_delay_us      microseconds that every preparation is made slower by, for experiments (see faults.py)
     """
 
     num_draft_tokens: int
@@ -49,6 +50,7 @@ class PrepOptions:
     plan_stream: bool = False
     swa: SWAEviction | None = None
     check: bool = False
+    host_delay_us: int = 0
 
     def __post_init__(self) -> None:
         if self.num_draft_tokens <= 0:

@@ -9,6 +9,7 @@ import torch
 
 from dflash_prep.alloc_extend import RowSpans
 from dflash_prep.decode_prep import DecodePrep, Reservation
+from dflash_prep.faults import busy_wait
 from dflash_prep.ranges import Range, span
 from dflash_prep.spec_alloc import alloc_for_spec_decode
 from dflash_prep.staging import FILLS, LengthBuffers, StagedLens
@@ -77,6 +78,8 @@ class DraftInput:
         if not batch.reqs:
             return None
         with span(Range.PREPARE_FOR_DECODE):
+            if prep.options.host_delay_us:
+                busy_wait(prep.options.host_delay_us)
             if prep.options.swa is not None:
                 maybe_evict_swa(prep.pools, batch.reqs, prep.options.swa)
             return self._reserve(batch, prep)

@@ -1,13 +1,16 @@
-"""Faults planted on purpose, to show that a run that decodes wrongly does not pass for a fast one.
+"""Faults and delays planted on purpose, to show that what should notice them does.
 
-Each damages what one published change could damage if it were implemented wrongly, once, at one step, for the first
-request of the batch (`page`: also the second). The oracle must then name the request and the step.
+A fault damages what one published change could damage if it were implemented wrongly, once, at one step, for the first
+request of the batch (`page`: also the second). The oracle must then name the request and the step. A delay makes one
+rank's preparation slower by a known time and changes no token: a comparison of the two runs must find it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from dflash_prep.request import Request, floor_to
@@ -26,7 +29,7 @@ class FaultKind(StrEnum):
 
 
 class FaultError(ValueError):
-    """The text is no fault; the message is one sentence."""
+    """The text is no fault or delay; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +71,38 @@ class Fault:
         """After the draft rows int32 [rows, width] were rebuilt, on the forward stream; `last_columns` int [bs]."""
         if step == self.step and len(pool_indices) and self.kind is FaultKind.REBUILD:
             draft_table[pool_indices[:1], last_columns[:1].long()] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """The host of `rank` is busy for `us` microseconds more in every `prepare_for_decode`."""
+
+    rank: int
+    us: int
+
+    @classmethod
+    def parse(cls, text: str) -> Delay:
+        """The delay of ``RANK:MICROSECONDS``, two whole numbers. Raises FaultError."""
+        rank, _, us = text.partition(":")
+        if not all(part.isascii() and part.isdecimal() for part in (rank, us)):
+            raise FaultError(f"{text!r} is no RANK:MICROSECONDS, two whole numbers such as 2:150")
+        return cls(int(rank), int(us))
+
+    def check_rank(self, world: int) -> None:
+        """Raises FaultError if `world` ranks do not reach as far as `rank`."""
+        if self.rank >= world:
+            raise FaultError(f"--delay {self} names rank {self.rank}, and the ranks of this run are 0 to {world - 1}")
+
+    def us_on(self, rank: int) -> int:
+        """Microseconds per step on `rank`."""
+        return self.us if rank == self.rank else 0
+
+    def __str__(self) -> str:
+        return f"{self.rank}:{self.us}"
+
+
+def busy_wait(us: int, now: Callable[[], int] = monotonic_ns) -> None:
+    """Keep this thread on its core for at least `us` microseconds by `now`, in ns: a sleep would give the core away."""
+    until = now() + us * 1000
+    while now() < until:
+        pass

@@ -34,7 +34,7 @@ def warm_up(spec: RunSpec, device: DecodeDevice) -> None:
     with two allocations in it would show little else in its allocation ranges. The simulated device compiles nothing.
     """
     if device.kind == "cuda":
-        alone = replace(spec, rank=0, world=1, check=False, verify=False, fault=None)
+        alone = replace(spec, rank=0, world=1, check=False, verify=False, fault=None, delay=None)
         engine = build(alone, device, AgreementGroup(1))
         engine.run(WARM_UP_STEPS, lambda: False, lambda _done: None)
         engine.close()

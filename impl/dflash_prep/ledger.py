@@ -17,7 +17,10 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """`ranges` and `marks` are what was emitted, counted at the source; `counters` the engine counters by name."""
+    """`ranges` and `marks` are what was emitted, counted at the source; `counters` the engine counters by name.
+
+    `delay` is what was planted, ``RANK:MICROSECONDS``, the same on every rank.
+    """
 
     rank: int
     world: int
@@ -31,6 +34,7 @@ class Ledger:
     counters: dict[str, float]
     settings: dict[str, Any]
     checks: dict[str, Any]
+    delay: str | None = None
     domain: str = DOMAIN
     ranges: dict[str, int] = field(default_factory=emitted)
     marks: int = field(default_factory=marks_emitted)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from dflash_prep import arms, ranges, workload
 from dflash_prep.arms import Arm
-from dflash_prep.faults import Fault, FaultError
+from dflash_prep.faults import Delay, Fault, FaultError
 from dflash_prep.workload import Workload
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class LoopOptions:
     check: bool
     verify: bool
     fault: Fault | None
+    delay: Delay | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,9 @@ class Progress:
 
 
 def run(options: LoopOptions, place: Place) -> None:
-    """Run this rank to its end and write its ledger. Raises WrongRunError."""
+    """Run this rank to its end and write its ledger. Raises FaultError and WrongRunError."""
+    if options.delay is not None:
+        options.delay.check_rank(place.world)
     sink = ranges.choose_sink(place.rank, place.world)
     stop = StopFlag()
     try:
@@ -132,6 +135,7 @@ def _decode(options: LoopOptions, place: Place, stop: StopFlag, sink: ranges.Sin
         check=options.check,
         verify=options.verify,
         fault=options.fault,
+        delay=options.delay,
     )
     warm_up(spec, device)
     ranges.use(sink)
@@ -174,6 +178,7 @@ def _write_results(options: LoopOptions, place: Place, engine: Engine, *, interr
             "mismatch": None if mismatch is None else str(mismatch),
             "leaked_tokens": engine.leaked_tokens,
         },
+        delay=None if options.delay is None else str(options.delay),
     ).write(options.out)
     if mismatch is not None:
         return f"rank {place.rank} left the oracle at {mismatch}"
@@ -198,6 +203,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--check", action="store_true", help="verify every allocation step; the host waits for it")
     parser.add_argument("--verify", action="store_true", help="compare all tokens with the oracle after the run")
     parser.add_argument("--plant", metavar="KIND@STEP", help="damage something on purpose, see faults.py")
+    parser.add_argument(
+        "--delay", metavar="RANK:MICROSECONDS", help="keep this rank's host busy for so long in prepare_for_decode"
+    )
     return parser
 
 
@@ -216,6 +224,7 @@ def _options(arguments: argparse.Namespace) -> LoopOptions:
         check=arguments.check,
         verify=arguments.verify or arguments.plant is not None,
         fault=None if arguments.plant is None else Fault.parse(arguments.plant),
+        delay=None if arguments.delay is None else Delay.parse(arguments.delay),
     )
 
 

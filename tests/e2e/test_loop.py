@@ -95,6 +95,8 @@ def test_the_list_of_arms_and_workloads_comes_without_torch() -> None:
         (("--workload", "fast"), "unknown workload 'fast'"),
         (("--steps", "0"), "--steps"),
         (("--plant", "page@soon"), "'page@soon' is no KIND@STEP"),
+        (("--delay", "0:soon"), "'0:soon' is no RANK:MICROSECONDS"),
+        (("--delay", "1:150"), "--delay 1:150 names rank 1, and the ranks of this run are 0 to 0"),
     ],
 )
 def test_an_unknown_name_is_one_sentence_and_exit_code_2(tmp_path, arguments, says) -> None:
@@ -118,6 +120,7 @@ def test_one_rank_runs_its_steps_and_accounts_for_every_range(tmp_path, small) -
     assert read["ranges"]["process_result"] == 40  # the last one after the last step
     assert read["ranges"]["kv_alloc"] == read["counters"]["alloc.steps"] == read["counters"]["consistency.checks"]
     assert read["marks"] == 1
+    assert read["delay"] is None
     assert read["checks"]["mismatch"] is None
     assert read["checks"]["verified_tokens"] > 0
     assert progress.stat().st_size == 40
@@ -148,6 +151,19 @@ def test_two_ranks_agree_and_each_decodes_its_own_requests_right(tmp_path, small
     assert first["steps"] == second["steps"] == 30
     assert first["ranges"]["dp_agreement"] == second["ranges"]["dp_agreement"] == 30
     assert first["counters"]["tokens.committed"] != second["counters"]["tokens.committed"]
+
+
+def test_a_delay_makes_every_step_of_both_ranks_last_at_least_as_long_and_stands_in_both_ledgers(
+    tmp_path, small
+) -> None:
+    arguments = ("--workload", small, "--steps", "10", "--verify", "--delay", "1:30000", "--out", str(tmp_path))
+    assert finish(start_ranks(2, *arguments)) == [(0, ""), (0, "")]
+    assert [ledger(tmp_path, rank)["delay"] for rank in (0, 1)] == ["1:30000", "1:30000"]
+    for rank in (0, 1):
+        header, *rows = (tmp_path / f"rank{rank}.steps.csv").read_text().splitlines()
+        period = header.split(",").index("period_ns")
+        # one step may end early on the other rank, none can overtake the agreement of the next
+        assert sum(int(row.split(",")[period]) for row in rows) >= 10 * 30_000_000 - 30_000_000
 
 
 def test_torchrun_starts_it(tmp_path, small) -> None:

@@ -1,0 +1,77 @@
+"""Delays planted on purpose: how they are stated, where they act, and that they change no token.
+
+Planted faults are tested where they do their damage: `test_engine.py`, `test_cuda_device.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dflash_prep import draft_input, ranges
+from dflash_prep.agreement import AgreementGroup
+from dflash_prep.arms import parse_arm
+from dflash_prep.assembly import RunSpec, build
+from dflash_prep.engine import Engine
+from dflash_prep.faults import Delay, FaultError, busy_wait
+from dflash_prep.simulated_device import SimulatedClock, SimulatedDevice
+from dflash_prep.workload import load
+
+
+def test_a_delay_is_stated_as_rank_and_microseconds() -> None:
+    assert Delay.parse("2:150") == Delay(rank=2, us=150)
+    assert str(Delay.parse("02:0150")) == "2:150"
+    for bad in ("", "2", "2:", ":150", "2:1.5", "-1:150", "2:-1", "2:150us", "2:1:50", "²:150", " 2:150"):
+        with pytest.raises(FaultError, match="is no RANK:MICROSECONDS"):
+            Delay.parse(bad)
+
+
+def test_a_delay_names_one_of_the_ranks_of_the_run_and_slows_no_other() -> None:
+    delay = Delay(rank=2, us=150)
+    delay.check_rank(world=3)
+    with pytest.raises(FaultError, match="--delay 2:150 names rank 2, and the ranks of this run are 0 to 1"):
+        delay.check_rank(world=2)
+    assert [delay.us_on(rank) for rank in range(4)] == [0, 0, 150, 0]
+
+
+def test_a_busy_wait_lasts_at_least_its_time_and_never_sleeps() -> None:
+    ticks = iter(range(10_000, 1_000_000, 400))
+    busy_wait(3, now=lambda: next(ticks))
+    assert next(ticks) - 10_000 - 400 == 3_200  # the first look at 3 us or later
+
+
+class OpenRanges(ranges.NullSink):
+    """Remembers which ranges are open."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def push(self, name: str) -> None:
+        self.names.append(name)
+
+    def pop(self) -> None:
+        self.names.pop()
+
+
+def decode(delay: Delay | None, steps: int = 4) -> Engine:
+    spec = RunSpec(
+        parse_arm("control"), load("kv-tight"), seed=0, rank=0, world=1, check=False, verify=True, delay=delay
+    )
+    time = [0]
+    device = SimulatedDevice(SimulatedClock(lambda: time[0], lambda s: time.__setitem__(0, time[0] + round(s * 1e9))))
+    engine = build(spec, device, AgreementGroup(1))
+    engine.run(steps, lambda: False, lambda _done: None)
+    return engine
+
+
+def test_it_acts_once_in_every_prepare_for_decode_of_its_rank_and_changes_no_token(monkeypatch) -> None:
+    sink, waits = OpenRanges(), []
+    monkeypatch.setattr(draft_input, "busy_wait", lambda us: waits.append((us, list(sink.names))))
+    ranges.use(sink)
+    try:
+        plain, delayed = decode(None), decode(Delay(rank=0, us=70))
+        assert waits == [(70, ["decode_step", "prepare_for_decode"])] * 4
+        decode(Delay(rank=1, us=70))
+        assert len(waits) == 4
+    finally:
+        ranges.use(ranges.NullSink())
+    assert [each.tokens for each in plain.parts.arrivals.all] == [each.tokens for each in delayed.parts.arrivals.all]
