@@ -20,11 +20,15 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One thing that a run was made with. ``read`` gives it as text; None: the run does not say."""
+    """One thing that a run was made with. ``read`` gives it as text; None: the run does not say.
+
+    ``unstated`` is what follows where one run says and another does not; None: the same as from a difference.
+    """
 
     name: str
     effect: Effect
     read: Callable[[RunInfo], str | None]
+    unstated: Effect | None = None
 
 
 def _setting(name: str) -> Callable[[RunInfo], str | None]:
@@ -51,8 +55,13 @@ KEYS: tuple[Key, ...] = (
     Key("device", Effect.REFUSED, lambda info: info.device),
     Key("workload", Effect.REFUSED, lambda info: info.workload),
     Key("world", Effect.REFUSED, _world),
-    Key("driver", Effect.REFUSED, _setting("driver")),
+    # captures from elsewhere, and profiles of version 0.1.0, do not say their driver
+    Key("driver", Effect.REFUSED, _setting("driver"), unstated=Effect.MARKED),
     Key("clocks", Effect.MARKED, _setting("clocks")),
+    Key("power limit", Effect.MARKED, _setting("power_limit_w")),
+    Key("persistence", Effect.MARKED, _setting("persistence")),
+    Key("cpu", Effect.MARKED, _setting("cpu")),
+    Key("cores", Effect.MARKED, _setting("cores")),
     Key("recorder", Effect.MARKED, _recorder),
     Key("nsys version", Effect.MARKED, _exporter),
     Key("reports", Effect.MARKED, _setting("reports")),
@@ -71,17 +80,18 @@ STACK = ("recorder", "nsys version", "driver", "python", "torch", "triton")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key in which the runs of a comparison differ, with all its values on each side."""
+    """A key in which the runs of a comparison differ, with all its values on each side, and what follows."""
 
     key: Key
     base: str
     candidate: str
+    effect: Effect
 
     @property
     def finding(self) -> Finding:
         """The same as a warning."""
         text = f"the runs differ in {self.key.name}: {self.base} against {self.candidate}"
-        if self.key.effect is Effect.REFUSED:
+        if self.effect is Effect.REFUSED:
             text += "; no verdicts are drawn from them"
         return Finding(f"different_{self.key.name.replace(' ', '_')}", None, 1, text)
 
@@ -95,7 +105,8 @@ def _differences(base: Sequence[RunInfo], candidate: Sequence[RunInfo]) -> Itera
     for key in KEYS:
         old, new = ({key.read(info) for info in side} for side in (base, candidate))
         if len(old | new) > 1:
-            yield Difference(key, _text(old), _text(new))
+            is_stated = None not in old | new
+            yield Difference(key, _text(old), _text(new), key.effect if is_stated else key.unstated or key.effect)
 
 
 def _text(values: set[str | None]) -> str:
@@ -104,7 +115,7 @@ def _text(values: set[str | None]) -> str:
 
 def is_refused(found: Sequence[Difference]) -> bool:
     """Whether any of the differences forbids a verdict."""
-    return any(d.key.effect is Effect.REFUSED for d in found)
+    return any(d.effect is Effect.REFUSED for d in found)
 
 
 def stack(info: RunInfo) -> dict[str, str]:

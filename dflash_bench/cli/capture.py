@@ -204,11 +204,17 @@ def _ingest_when_all_done(job: CommandCapture, place: Place, folder: Path, filed
 
 
 def _ingest(files: list[Path], folder: Path, filed: Filed) -> Path:
+    from dflash_bench.capture.machine import gpu_settings, host_settings
     from dflash_bench.ingest.sources import IngestOptions, ingest
 
     kept = None if filed.is_discarding else folder
     options = IngestOptions(
-        profiles=filed.profiles, run=filed.run, arm=filed.arm, workload=filed.workload, captures=kept
+        profiles=filed.profiles,
+        run=filed.run,
+        arm=filed.arm,
+        workload=filed.workload,
+        settings={**host_settings(), **gpu_settings()},
+        captures=kept,
     )
     (profile,) = ingest(files, options)
     if filed.is_discarding:

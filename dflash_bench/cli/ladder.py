@@ -164,7 +164,10 @@ def make(planned: Planned, settings: Settings) -> Made:
     """Record one run, run it again without a tool where that is asked for, and ingest both into one profile."""
     from dflash_bench.capture.check import require_whole
     from dflash_bench.capture.folder import new_capture_folder, set_aside
+    from dflash_bench.capture.machine import gpu_settings
 
+    # before the run, not beside it: asking the driver would disturb what is measured
+    gpu = gpu_settings()
     folder = new_capture_folder(settings.profiles, planned.run)
     launch = dataclasses.replace(planned.launch, folder=folder.resolve())
     try:
@@ -175,7 +178,7 @@ def make(planned: Planned, settings: Settings) -> Made:
             stderr.print(f"warning: {finding.text}", markup=False)
         is_twice = settings.is_unprofiled_too and not capture.is_interrupted
         problem = _run_unprofiled(planned.run, launch, settings) if is_twice else None
-        profile = _ingest(planned, capture, folder, settings)
+        profile = _ingest(planned, capture, folder, settings, gpu)
     except KeyboardInterrupt:
         if kept := set_aside(folder, settings.profiles, planned.run):
             stderr.print(f"what was recorded is in {kept}", markup=False)
@@ -221,7 +224,7 @@ def _with_place(error: E, before: Path, kept: Path | None) -> E:
     return type(error)(text or "", hint=hint)
 
 
-def _ingest(planned: Planned, capture: RunCapture, folder: Path, settings: Settings) -> Profile:
+def _ingest(planned: Planned, capture: RunCapture, folder: Path, settings: Settings, gpu: dict[str, Value]) -> Profile:
     """Hand the capture to ingest. The raw files hold the environment; they go along only into ``captures/``."""
     from dflash_bench.ingest.sources import IngestOptions, ingest
 
@@ -230,7 +233,7 @@ def _ingest(planned: Planned, capture: RunCapture, folder: Path, settings: Setti
         run=planned.run,
         arm=planned.launch.arm,
         workload=settings.workload,
-        settings=run_settings(planned, capture, settings),
+        settings=run_settings(planned, capture, settings, gpu),
         counters={ledger.rank: dict(ledger.counters) for ledger in capture.ledgers},
         captures=None if settings.is_discarding else folder,
     )
@@ -240,8 +243,13 @@ def _ingest(planned: Planned, capture: RunCapture, folder: Path, settings: Setti
     return profile
 
 
-def run_settings(planned: Planned, capture: RunCapture, shared: Settings) -> dict[str, Value]:
-    """What ``run.json`` keeps of how a run was made: by these keys runs are told comparable or not."""
+def run_settings(planned: Planned, capture: RunCapture, shared: Settings, gpu: dict[str, Value]) -> dict[str, Value]:
+    """What ``run.json`` keeps of how a run was made: by these keys runs are told comparable or not.
+
+    ``gpu``: this machine's `gpu_settings`, kept where the ranks decoded on it.
+    """
+    from dflash_bench.capture.machine import host_settings
+
     launch, tool = planned.launch, planned.launch.choice.tool
     settings: dict[str, Value] = {
         "recorder": str(launch.choice.recorder),
@@ -256,12 +264,14 @@ def run_settings(planned: Planned, capture: RunCapture, shared: Settings) -> dic
         "check": launch.options.is_checked,
         **dataclasses.asdict(planned.place),
         "range_cost_ns": shared.range_cost_ns,
+        **host_settings(),
     }
     if ledgers := capture.ledgers:
         first = ledgers[0]
         settings |= {"steps": min(ledger.steps for ledger in ledgers), "device": first.device}
         settings["interrupted"] = any(ledger.interrupted for ledger in ledgers)
         settings["verified_tokens"] = verified_tokens(capture)
+        settings |= gpu if first.device == "cuda" else {}
         settings |= {f"switch.{key}": value for key, value in sorted(first.switches.items())}
         settings |= {f"version.{key}": value for key, value in sorted(first.versions.items())}
     return settings

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_nvidia_smi import H200, install
 
 from dflash_bench.capture.choice import RecorderChoice
 from dflash_bench.capture.launch import Launch, LoopOptions
@@ -30,7 +31,7 @@ class Recording:
     """Stands in for `record`. ``fails`` maps (arm, is it unprofiled) to what happens instead of a whole run."""
 
     def __init__(self, fails: dict[tuple[str, bool], object]) -> None:
-        self.fails, self.made = fails, list[tuple[str, bool]]()
+        self.fails, self.made, self.device = fails, list[tuple[str, bool]](), "cpu"
 
     def __call__(self, launch: Launch, on_progress: object, limits: Limits) -> RunCapture:
         self.made.append((launch.arm, launch.is_unprofiled))
@@ -57,7 +58,7 @@ class Recording:
     def _ledger(self, launch: Launch) -> Ledger:
         return Ledger(
             rank=0, world=1, arm=launch.arm, switches={}, workload="smoke", seed=7, steps=3, interrupted=False,
-            device="cpu", domain="dflash", ranges={"decode_step": 3}, marks=1, versions={}, counters={},
+            device=self.device, domain="dflash", ranges={"decode_step": 3}, marks=1, versions={}, counters={},
             checks={"verified_tokens": 12},
         )  # fmt: skip
 
@@ -182,4 +183,19 @@ def test_what_run_json_keeps_is_plain_data(tmp_path: Path, monkeypatch: pytest.M
     done = make_all([run], settings(tmp_path))
     content = json.loads((done.profiles[0].path / "run.json").read_text())["settings"]
     assert content["verify"] is True
+    assert content["cores"] > 0
+    assert content["cpu"]
     assert content["recorder"] == "built-in recorder"
+
+
+@pytest.mark.parametrize(("device", "driver"), [("cuda", "580.159.04"), ("simulated", None)])
+def test_a_run_on_a_gpu_states_the_driver_and_a_simulated_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, driver: str | None
+) -> None:
+    """The machine has a GPU both times; only one of the runs was made on it."""
+    install(tmp_path, monkeypatch, H200)
+    record_with(monkeypatch).device = device
+    profiles = tmp_path / "profiles"
+    (profile,) = make_all(plan(profiles, "legacy"), settings(profiles)).profiles
+    assert profile.info.settings.get("driver") == driver
+    assert ("clocks" in profile.info.settings) == (device == "cuda")

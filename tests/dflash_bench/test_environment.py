@@ -23,6 +23,10 @@ def test_runs_that_are_alike_do_not_differ():
         ({"workload": None}, "workload", Effect.REFUSED),
         ({"world": 4}, "world", Effect.REFUSED),
         ({"settings": {**INFO.settings, "driver": "570.2"}}, "driver", Effect.REFUSED),
+        ({"settings": {"seed": 0, "steps": 100, "version.torch": "2.13.0"}}, "driver", Effect.MARKED),
+        ({"settings": {**INFO.settings, "power_limit_w": "350.00"}}, "power limit", Effect.MARKED),
+        ({"settings": {**INFO.settings, "cpu": "AMD EPYC"}}, "cpu", Effect.MARKED),
+        ({"settings": {**INFO.settings, "cores": 2}}, "cores", Effect.MARKED),
         ({"settings": {**INFO.settings, "seed": 3}}, "seed", Effect.MARKED),
         ({"settings": {**INFO.settings, "steps": 99}}, "steps", Effect.MARKED),
         ({"settings": {**INFO.settings, "version.torch": "2.11.0"}}, "torch", Effect.MARKED),
@@ -30,8 +34,8 @@ def test_runs_that_are_alike_do_not_differ():
 )
 def test_each_key_is_told_with_both_values_and_what_follows(change, name, effect):
     (found,) = differences([INFO], [replace(INFO, **change)])
-    assert (found.key.name, found.key.effect) == (name, effect)
-    assert found.finding.code == f"different_{name}"
+    assert (found.key.name, found.effect) == (name, effect)
+    assert found.finding.code == f"different_{name.replace(' ', '_')}"
     assert ("no verdicts" in found.finding.text) == (effect is Effect.REFUSED)
     assert is_refused([found]) == (effect is Effect.REFUSED)
 

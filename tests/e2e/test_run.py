@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_nvidia_smi import H200, install
 from stored_texts import stored_words
 from typer.testing import CliRunner
 
@@ -210,6 +211,19 @@ def test_a_command_that_fails_is_reported_and_its_capture_kept(tmp_path: Path) -
     (process,) = profile.info.processes
     assert profile.events(Events.RANGES, process).column("name").to_pylist() == ["work"]
     assert_private(tmp_path / "c")
+
+
+@pytest.mark.nsys
+@needs_nsys
+def test_a_captured_command_states_the_machine_it_ran_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, H200)
+    code = "import nvtx\nwith nvtx.annotate('work'): pass"
+    done = cli("capture", "--name", "c", "--profiles", str(tmp_path / "p"), "--", sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    own = open_profile(tmp_path / "p" / "c").info.settings
+    assert (own["driver"], own["clocks"]) == ("580.159.04", "at most 1980/3201 MHz")
+    assert own["cores"] == len(os.sched_getaffinity(0))
+    assert_private(tmp_path / "p" / "c")
 
 
 @pytest.mark.nsys
