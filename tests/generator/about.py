@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dflash_bench.capture.recording import VM_ID, global_tid
 from dflash_bench.capture.tables import Table
 from generator.events import CALLS, KERNEL_NAMES, PERIOD_NS, RANGES
+from generator.faults import CLOCK_ERROR_NS, CLOCK_SHIFT_NS
 from generator.layout import (
     CUDA_DEVICE,
     DIAGNOSTIC,
@@ -21,10 +22,22 @@ from generator.spec import Fault, Mode, Schema, Spec
 
 FIRST_PID = 4000
 """Process id of rank 0; rank r has the r-th after it."""
+WORKER = 500
+"""How far from a rank's process the one is that calls CUDA, where that is another."""
 UNREADABLE_KERNEL = b"kernel_\xff\xfe"
 
 _NAMES = (*RANGES, "kv_alloc", *CALLS, *KERNEL_NAMES, "Holding GIL", "Buffer flush")
 STRING_IDS = {text: k + 1 for k, text in enumerate(dict.fromkeys(_NAMES))}
+
+
+def pid_of(rank: int) -> int:
+    """The process of a rank that emits its ranges."""
+    return FIRST_PID + rank
+
+
+def cuda_pid(spec: Spec, rank: int) -> int:
+    """The process of a rank that calls CUDA: the same one, where nothing is wrong."""
+    return pid_of(rank) + (WORKER if spec.has(Fault.CUDA_ELSEWHERE) else 0)
 
 
 def write_about(database: sqlite3.Connection, tables: dict[str, Columns], spec: Spec, ranks: tuple[int, ...]) -> None:
@@ -36,6 +49,8 @@ def write_about(database: sqlite3.Connection, tables: dict[str, Columns], spec: 
             )
 
     insert(Table.STRING_IDS, ({"id": k, "value": text} for text, k in STRING_IDS.items()))
+    if spec.has(Fault.STRINGS_CUT) and Table.STRING_IDS in tables:
+        database.execute(f"DELETE FROM {Table.STRING_IDS} WHERE value = 'sample'")
     if spec.has(Fault.NOT_UTF8) and Table.STRING_IDS in tables:
         sql = f"UPDATE {Table.STRING_IDS} SET value = CAST(? AS TEXT) WHERE value = ?"
         database.execute(sql, (UNREADABLE_KERNEL, KERNEL_NAMES[0]))
@@ -43,19 +58,26 @@ def write_about(database: sqlite3.Connection, tables: dict[str, Columns], spec: 
     stop = 2_000_000_000 + spec.steps * PERIOD_NS
     insert(Table.ANALYSIS_DETAILS, [{"globalVid": VM_ID, "duration": stop, "startTime": 0, "stopTime": stop}])
     utc = 1_750_000_000_000_000_000
+    if spec.has(Fault.OWN_CLOCKS):
+        utc += ranks[0] * (CLOCK_SHIFT_NS + CLOCK_ERROR_NS)
     insert(
         Table.SESSION_START,
         [{"utcEpochNs": utc, "utcTime": "2025-06-15T15:06:40", "localTime": "2025-06-15T15:06:40"}],
     )
     for rank in ranks:
-        pid = FIRST_PID + rank
-        insert(Table.PROCESSES, [{"globalPid": global_tid(pid, 0), "pid": pid, "name": "python"}])
+        pid = cuda_pid(spec, rank)
+        for own in dict.fromkeys((pid_of(rank), pid)):
+            insert(Table.PROCESSES, [{"globalPid": global_tid(own, 0), "pid": own, "name": "python"}])
         gpu = spec.ranks - 1 - rank if spec.has(Fault.GPU_ORDER) else rank
         insert(GPU, [{"vmId": VM_ID, "id": gpu, "cuDevice": rank, "name": f"Generated GPU {rank}", "smCount": 132}])
         insert(CUDA_DEVICE, [{"gpuId": gpu, "cudaId": 0, "pid": pid}])
+    said = []
     if spec.has(Fault.OLD_DRIVER):
-        text = "Installed CUDA driver version (13.9) is not supported by this build"
-        insert(DIAGNOSTIC, [{"timestamp": 0, "timestampType": 1, "source": 1, "severity": 2, "text": text}])
+        said.append("Installed CUDA driver version (13.9) is not supported by this build")
+    if spec.has(Fault.DIAGNOSTICS):
+        said.append("Not all NVTX events might have been collected.")
+    about = {"timestamp": 0, "timestampType": 1, "source": 1, "severity": 2}
+    insert(DIAGNOSTIC, ({**about, "text": text} for text in said))
     for table, rows in ((Table.ENUM_EVENT_TYPE, _EVENT_TYPES), (Table.ENUM_EVENT_CLASS, _EVENT_CLASSES)):
         insert(table, ({"id": k, "name": name, "label": name} for k, name in rows))
 
@@ -68,6 +90,8 @@ def _write_meta(database: sqlite3.Connection, tables: dict[str, Columns], spec: 
     if spec.schema is Schema.OLDEST:
         return
     product, version = PRODUCT_VERSIONS[spec.schema]
+    if spec.has(Fault.UNKNOWN_SCHEMA):
+        product, version = "2031.1.1", "9.1.0"
     export: list[tuple[str, object]] = [
         ("EXPORT_PRODUCT_NAME", "NVIDIA Nsight Systems"),
         ("EXPORT_PRODUCT_VERSION", product),
@@ -85,8 +109,10 @@ def _write_meta(database: sqlite3.Connection, tables: dict[str, Columns], spec: 
     if Table.META_DATA_CAPTURE in tables:
         rows = [("CAPTURE_EVENT_TYPE", "Cuda"), ("CAPTURE_EVENT_TYPE", "NvtxEvents")]
         prefix = "" if spec.schema >= Schema.V3_24 else "PROCESS_0:"
-        if spec.mode is Mode.GRAPH:
-            rows.append((f"{prefix}CUDA_GRAPH_TRACE_OPTIONS:MODE", "Graph"))
+        if spec.mode is not Mode.MIXED:
+            rows.append((f"{prefix}CUDA_GRAPH_TRACE_OPTIONS:MODE", spec.mode.capitalize()))
+        if spec.has(Fault.CALLS_SKIPPED):
+            rows.append((f"{prefix}CUDA_SKIP_SOME_API_CALLS", "true"))
         database.executemany(f"INSERT INTO {Table.META_DATA_CAPTURE} VALUES (?, ?)", rows)
     if spec.has(Fault.NOT_UTF8) and SYSTEM_ENV in tables:
         sql = f"INSERT INTO {SYSTEM_ENV} (globalVid, nameEnum, devStateName, name, value) VALUES (0, 0, '', 'n', ?)"

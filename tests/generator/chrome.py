@@ -9,6 +9,7 @@ from pathlib import Path
 
 from generator.about import FIRST_PID
 from generator.events import CALLS, FIRST_COPY, FIRST_GRAPH, KERNEL_NAMES, MEMSET, RANGES, Chunk, chunks
+from generator.faults import faulted
 from generator.rows import COPY_BYTES, STREAM
 from generator.spec import Spec
 
@@ -39,7 +40,7 @@ def write_trace(path: Path, spec: Spec, rank: int) -> Path:
 def _events(spec: Spec, rank: int) -> Iterator[dict[str, object]]:
     pid = FIRST_PID + rank
     yield {"ph": "M", "name": "process_name", "ts": 0.0, "pid": pid, "tid": 0, "args": {"name": "python"}}
-    for chunk in chunks(spec, (rank,)):
+    for chunk in (faulted(spec, made) for made in chunks(spec, (rank,))):
         yield from _host(chunk, pid)
         yield from _device(chunk)
 

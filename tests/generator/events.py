@@ -48,7 +48,7 @@ NUM_WORK = LAUNCHES + 5
 
 def rows_per_step(spec: Spec) -> int:
     """About how many event rows a rank has per step."""
-    graphs = 2 * NODES if spec.mode is Mode.NODE else 2
+    graphs = {Mode.NODE: 2 * NODES, Mode.MIXED: NODES + 1, Mode.GRAPH: 2}[spec.mode]
     calls = len(CALLS) - (0 if spec.is_sync else 1)
     return len(RANGES) + calls + NUM_WORK - 2 + graphs + 1
 
@@ -58,7 +58,7 @@ class Chunk:
     """Some steps of one rank. Every array has one entry per event; names are texts of a small set, by code.
 
     ``range_name`` indexes RANGES + kv_alloc (len(RANGES)); ``call_name`` CALLS; ``work_kind`` the place of the work's
-    launch in CALLS; ``step_number`` the step each range belongs to.
+    launch in CALLS; ``step_number``, ``call_step`` and ``work_step`` the step each event belongs to.
     """
 
     rank: int
@@ -70,10 +70,12 @@ class Chunk:
     call_start: Ints
     call_end: Ints
     call_id: Ints
+    call_step: Ints
     work_kind: Ints
     work_start: Ints
     work_end: Ints
     work_id: Ints
+    work_step: Ints
 
 
 def chunks(spec: Spec, ranks: tuple[int, ...]) -> Iterator[Chunk]:
@@ -123,10 +125,12 @@ def _chunk(
         call_start=calls_at[:, :used].ravel(),
         call_end=calls_end[:, :used].ravel(),
         call_id=ids[:, :used].ravel(),
+        call_step=np.repeat(number, used),
         work_kind=np.tile(np.arange(NUM_WORK), n),
         work_start=work_start,
         work_end=work_end,
         work_id=ids[:, :NUM_WORK].ravel(),
+        work_step=np.repeat(number, NUM_WORK),
     )
 
 

@@ -19,12 +19,17 @@ CUDA_DEVICE = "TARGET_INFO_CUDA_DEVICE"
 SYSTEM_ENV = "TARGET_INFO_SYSTEM_ENV"
 STREAMS = "ProcessStreams"
 OLD_META = "EXPORT_META_DATA"
+GRAPH_EVENTS = "CUDA_GRAPH_EVENTS"
+GRAPH_NODE_EVENTS = "CUDA_GRAPH_NODE_EVENTS"
 
 PRODUCT_VERSIONS = {
     Schema.V2_9: ("2022.1.3", "2.9.1"),
     Schema.V3_0: ("2022.4.2", "3.0.0"),
     Schema.V3_4: ("2023.3.1", "3.4.0"),
+    Schema.V3_7: ("2023.4.4", "3.7.2"),
     Schema.V3_13: ("2024.5.1", "3.13.2"),
+    Schema.V3_16: ("2024.6.2", "3.16.1"),
+    Schema.V3_17: ("2025.1.1", "3.17.1"),
     Schema.V3_20: ("2025.3.2", "3.20.3"),
     Schema.V3_24: ("2026.1.3", "3.24.18"),
     Schema.V3_25: ("2026.2.1", "3.25.0"),
@@ -33,7 +38,7 @@ PRODUCT_VERSIONS = {
 SYNC_CODES = {
     Schema.OLDEST: {"StreamSynchronize": 3, "EventSynchronize": 2, "DeviceSynchronize": 1},
     Schema.V3_13: {"StreamSynchronize": 2, "EventSynchronize": 1, "DeviceSynchronize": 0},
-    Schema.V3_20: {"StreamSynchronize": 2, "EventSynchronize": 1, "DeviceSynchronize": 4},
+    Schema.V3_17: {"StreamSynchronize": 2, "EventSynchronize": 1, "DeviceSynchronize": 4},
     Schema.V3_25: {"StreamSynchronize": 3, "EventSynchronize": 1, "DeviceSynchronize": 4},
 }
 """SYNCHRONIZATION.syncType as the exporters stored it, from each family on."""
@@ -61,6 +66,10 @@ def columns_of(schema: Schema) -> dict[str, Columns]:
         ("devStateName", "name", "value"), "TEXT NOT NULL"
     )
     tables[STREAMS] = _integers("globalPid! filenameId! contentId!")
+    tables[GRAPH_EVENTS] = _integers(
+        "start! end! eventClass! globalTid nameId graphId originalGraphId graphExecId graphNodeId originalGraphNodeId"
+    )
+    tables[GRAPH_NODE_EVENTS] = _integers("start! end! eventClass! globalTid graphNodeId originalGraphNodeId")
     _take_back(tables, schema)
     _carry_on(tables, schema)
     return tables
@@ -68,15 +77,21 @@ def columns_of(schema: Schema) -> dict[str, Columns]:
 
 def _take_back(tables: dict[str, Columns], schema: Schema) -> None:
     """Remove what came between this family and 3.20."""
-    if schema < Schema.V3_20:
-        _without(tables, Table.NVTX_EVENTS, "binaryData")
+    if schema < Schema.V3_17:
         _without(tables, Table.MEMCPY, "copyCount")
         _without(tables, Table.SYNCHRONIZATION, "deprecatedSyncType", "eventSyncId")
         del tables[CUDA_DEVICE]
+    if schema < Schema.V3_16:
+        _without(tables, Table.NVTX_EVENTS, "binaryData")
     if schema < Schema.V3_13:
+        # until then graph events were those of nodes, and nothing was written of replays
+        _without(tables, GRAPH_EVENTS, "graphId", "originalGraphId", "graphExecId")
+        del tables[Table.GRAPH_TRACE], tables[GRAPH_NODE_EVENTS], tables[DIAGNOSTIC]
+    else:
+        _without(tables, GRAPH_EVENTS, "graphNodeId", "originalGraphNodeId")
+    if schema < Schema.V3_7:
         for columns in tables.values():
             columns.pop("greenContextId", None)
-        del tables[Table.GRAPH_TRACE], tables[DIAGNOSTIC]
     if schema < Schema.V3_4:
         del tables[Table.META_DATA_CAPTURE]
         tables[OLD_META] = tables.pop(Table.META_DATA_EXPORT)

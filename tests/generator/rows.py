@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dflash_bench.capture.recording import DOMAIN_ID, global_tid
 from dflash_bench.capture.tables import Table
-from generator.about import FIRST_PID, STRING_IDS
+from generator.about import STRING_IDS, cuda_pid, pid_of
 from generator.events import (
     CALLS,
     FIRST_COPY,
@@ -23,15 +24,17 @@ from generator.events import (
     Chunk,
     Ints,
 )
-from generator.layout import OVERHEAD, sync_codes
-from generator.spec import Fault, Mode, Spec
+from generator.layout import GRAPH_EVENTS, GRAPH_NODE_EVENTS, OVERHEAD, sync_codes
+from generator.spec import Fault, Mode, Schema, Spec
 
-TOOL_DOMAIN_ID = 7
+TOOL_DOMAIN_ID, EMPTY_DOMAIN_ID = 7, 9
 PUSH_POP, START_END, MARK, DOMAIN_CREATE = 59, 60, 34, 75
 NODE_BITS = 32
 """nsys' graphNodeId: the graph above these bits, the node below."""
 COPY_BYTES = 4096
 STREAM = 7
+INT_MAX = (1 << 31) - 1
+NODE_CREATED, EXEC_CREATED, GRAPH_CREATED = 77, 94, 95
 
 Rows = dict[str, "Ints | int | pa.Array"]
 """Columns by name: arrays of one length, or one number for all rows."""
@@ -39,20 +42,47 @@ Rows = dict[str, "Ints | int | pa.Array"]
 
 def first_rows(spec: Spec, chunk: Chunk) -> Rows:
     """What a process says first: its domain and its rank."""
-    mark = f"dflash_bench rank={chunk.rank} world={spec.ranks} arm={spec.arm}"
-    texts = ["dflash", "GIL Trace", *([] if spec.has(Fault.NO_MARKS) else [mark])]
+    said = [(DOMAIN_CREATE, DOMAIN_ID, "dflash")]
+    if spec.has(Fault.TOOL_RANGES):
+        said.append((DOMAIN_CREATE, TOOL_DOMAIN_ID, "GIL Trace"))
+    if spec.has(Fault.DOMAIN_EMPTY):
+        said.append((DOMAIN_CREATE, EMPTY_DOMAIN_ID, "lost"))
+    if not spec.has(Fault.NO_MARKS):
+        said.append((MARK, DOMAIN_ID, f"dflash_bench rank={chunk.rank} world={spec.ranks} arm={spec.arm}"))
+    kinds, domains, texts = zip(*said, strict=True)
     return {
         "start": np.full(len(texts), int(chunk.range_start[0]) - 1000),
         "end": NULL,
-        "eventType": np.array([DOMAIN_CREATE, DOMAIN_CREATE, MARK][: len(texts)]),
+        "eventType": np.array(kinds),
         "globalTid": _tid(chunk.rank),
-        "domainId": np.array([DOMAIN_ID, TOOL_DOMAIN_ID, DOMAIN_ID][: len(texts)]),
+        "domainId": np.array(domains),
         "text": pa.array(texts, pa.string()),
     }
 
 
+def graph_rows(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
+    """The making of a process's graphs, a second before its first step: not there when the capture began later."""
+    if spec.has(Fault.CORRELATION_ZERO):
+        return
+    at = np.full(2, int(chunk.range_start[0]) - 1_000_000_000)
+    made: Rows = {"start": at, "end": at + 40_000, "globalTid": _tid(chunk.rank)}
+    graph = np.array([1, 2])
+    if spec.has_graph_trace:
+        yield GRAPH_EVENTS, {**made, "eventClass": GRAPH_CREATED, "graphId": graph}
+        yield GRAPH_EVENTS, {**made, "eventClass": EXEC_CREATED, "graphId": graph, "graphExecId": graph + 10}
+    if spec.mode is not Mode.GRAPH:
+        node = (np.repeat(graph, NODES) << NODE_BITS) + np.tile(np.arange(NODES), 2) + 1
+        nodes = {**made, "start": np.repeat(at, NODES), "end": np.repeat(at, NODES), "graphNodeId": node}
+        table = GRAPH_NODE_EVENTS if spec.schema >= Schema.V3_13 else GRAPH_EVENTS
+        yield table, {**nodes, "eventClass": NODE_CREATED}
+
+
 def _tid(rank: int) -> int:
-    return global_tid(FIRST_PID + rank, FIRST_PID + rank)
+    return global_tid(pid_of(rank), pid_of(rank))
+
+
+def _cuda_tid(spec: Spec, rank: int) -> int:
+    return global_tid(cuda_pid(spec, rank), cuda_pid(spec, rank))
 
 
 def event_rows(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
@@ -109,8 +139,8 @@ def _calls(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
     rows: Rows = {
         "start": chunk.call_start[keep],
         "end": chunk.call_end[keep],
-        "eventClass": 0,
-        "globalTid": _tid(chunk.rank),
+        "eventClass": 1 if spec.has(Fault.DRIVER_CALLS_ONLY) else 0,
+        "globalTid": _cuda_tid(spec, chunk.rank),
         "correlationId": chunk.call_id[keep],
         "nameId": names[keep],
         "callchainId": NULL,
@@ -118,6 +148,8 @@ def _calls(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
     yield Table.RUNTIME, rows
     if spec.has(Fault.BACKTRACES):
         yield Table.RUNTIME, {**rows, "eventClass": 67}
+    if spec.has(Fault.DUPLICATE_CALLS):
+        yield Table.RUNTIME, _at(rows, np.arange(int(keep.sum())) % 10 == 0)
 
 
 def _syncs(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
@@ -128,13 +160,18 @@ def _syncs(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
         work = {"start": chunk.call_start[mine] + 500, "end": chunk.call_end[mine] - 500}
         yield (
             Table.SYNCHRONIZATION,
-            {**_on_gpu(chunk, **work), "correlationId": chunk.call_id[mine], "syncType": code, "eventId": 0xFFFFFFFF},
+            {
+                **_on_gpu(spec, chunk, **work),
+                "correlationId": chunk.call_id[mine],
+                "syncType": code,
+                "eventId": 0xFFFFFFFF,
+            },
         )
 
 
-def _on_gpu(chunk: Chunk, **columns: Ints) -> Rows:
-    where = {"deviceId": 0, "contextId": 1, "streamId": STREAM, "globalPid": global_tid(FIRST_PID + chunk.rank, 0)}
-    return {**columns, **where}
+def _on_gpu(spec: Spec, chunk: Chunk, **columns: Ints) -> Rows:
+    process = global_tid(cuda_pid(spec, chunk.rank), 0)
+    return {**columns, "deviceId": 0, "contextId": 1, "streamId": STREAM, "globalPid": process}
 
 
 def _work(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
@@ -146,10 +183,13 @@ def _work(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
     kind, ids = chunk.work_kind, chunk.work_id
 
     def rows(mine: Ints) -> Rows:
-        return {**_on_gpu(chunk, start=start[mine], end=end[mine]), "correlationId": ids[mine]}
+        return {**_on_gpu(spec, chunk, start=start[mine], end=end[mine]), "correlationId": ids[mine]}
 
     eager = np.flatnonzero(kind < FIRST_COPY)
-    yield Table.KERNEL, {**rows(eager), **_kernel_names(kind[eager]), "graphNodeId": NULL, **_SHAPE}
+    kernels = {**rows(eager), **_kernel_names(kind[eager]), "graphNodeId": NULL, **_SHAPE}
+    if spec.has(Fault.KERNELS_UNCORRELATED):
+        kernels["correlationId"] = np.where(np.arange(len(eager)) % 10 == 0, 0, ids[eager])
+    yield Table.KERNEL, kernels
     copies = np.flatnonzero((kind >= FIRST_COPY) & (kind < MEMSET))
     yield Table.MEMCPY, {**rows(copies), "bytes": COPY_BYTES, "copyKind": 1 + kind[copies] % 2, "graphNodeId": NULL}
     memsets = np.flatnonzero(kind == MEMSET)
@@ -157,14 +197,26 @@ def _work(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
     graphs = np.flatnonzero(kind >= FIRST_GRAPH)
     if spec.has(Fault.NO_GRAPH_WORK):
         return
-    graph_id = kind[graphs] - FIRST_GRAPH + 1
+    is_draft = kind[graphs] == FIRST_GRAPH
+    graph_id = np.where(is_draft, 1, 2)
+    if spec.has(Fault.GRAPH_IDS_REUSED):
+        graph_id = np.where(chunk.work_step[graphs] >= spec.steps // 2, 3 - graph_id, graph_id)
     found = rows(graphs)
     if spec.has(Fault.CORRELATION_ZERO):
         found["correlationId"] = np.zeros(len(graphs), np.int64)
-    if spec.mode is Mode.NODE:
-        yield Table.KERNEL, _nodes(found, graph_id)
-    elif spec.has_graph_trace:
-        yield Table.GRAPH_TRACE, {**found, "graphId": graph_id, "graphExecId": graph_id + 10}
+    if spec.has(Fault.CORRELATION_ZERO_DRAFT):
+        found["correlationId"] = np.where(is_draft, 0, ids[graphs])
+    if spec.has(Fault.HOST_FIRST_NODE):
+        found |= {column: np.where(is_draft, INT_MAX, found[column]) for column in ("deviceId", "contextId")}
+    by_node = {Mode.NODE: np.ones_like(is_draft), Mode.MIXED: is_draft, Mode.GRAPH: np.zeros_like(is_draft)}[spec.mode]
+    yield Table.KERNEL, _nodes(_at(found, by_node), graph_id[by_node])
+    if spec.has_graph_trace:
+        whole = graph_id[~by_node]
+        yield Table.GRAPH_TRACE, {**_at(found, ~by_node), "graphId": whole, "graphExecId": whole + 10}
+
+
+def _at(rows: Rows, keep: npt.NDArray[np.bool_]) -> Rows:
+    return {column: value if isinstance(value, int) else value[keep] for column, value in rows.items()}
 
 
 _SHAPE = {"gridX": 132, "gridY": 1, "gridZ": 1, "blockX": 256, "blockY": 1, "blockZ": 1, "registersPerThread": 64}
@@ -181,11 +233,11 @@ def _nodes(graphs: Rows, graph_id: Ints) -> Rows:
     start, end = np.repeat(graphs["start"], NODES), np.repeat(graphs["end"], NODES)
     share = (end - start) // NODES
     is_last = node == NODES - 1
+    each = {c: v if isinstance(v, int) else np.repeat(v, NODES) for c, v in graphs.items()}
     return {
-        **graphs,
+        **each,
         "start": start + share * node,
         "end": np.where(is_last, end, start + share * (node + 1)),
-        "correlationId": np.repeat(graphs["correlationId"], NODES),
         **_kernel_names(node),
         **_SHAPE,
         "graphNodeId": (np.repeat(graph_id, NODES) << NODE_BITS) + node + 1,

@@ -13,7 +13,10 @@ class Schema(StrEnum):
     V2_9 = "2.9"
     V3_0 = "3.0"
     V3_4 = "3.4"
+    V3_7 = "3.7"
     V3_13 = "3.13"
+    V3_16 = "3.16"
+    V3_17 = "3.17"
     V3_20 = "3.20"
     V3_24 = "3.24"
     V3_25 = "3.25"
@@ -27,19 +30,33 @@ class Schema(StrEnum):
 
 
 class Mode(StrEnum):
-    """How CUDA graphs were traced."""
+    """How CUDA graphs were traced: each replay as one row, kernel by kernel, or one graph so and the other so."""
 
     GRAPH = "graph"
     NODE = "node"
+    MIXED = "mixed"
 
 
 class Fault(StrEnum):
     """What can be wrong with, or odd about, an export."""
 
     CORRELATION_ZERO = "correlation-zero"
+    CORRELATION_ZERO_DRAFT = "correlation-zero-draft"
+    KERNELS_UNCORRELATED = "kernels-uncorrelated"
+    GRAPH_IDS_REUSED = "graph-ids-reused"
+    HOST_FIRST_NODE = "host-first-node"
     SHARED_IDS = "shared-ids"
     BACKTRACES = "backtraces"
+    DUPLICATE_CALLS = "duplicate-calls"
     LAUNCHES_CUT = "launches-cut"
+    WORK_CUT = "work-cut"
+    STEPS_IDLE = "steps-idle"
+    ONE_RANK_TRACED = "one-rank-traced"
+    CUDA_ELSEWHERE = "cuda-elsewhere"
+    DRIVER_CALLS_ONLY = "driver-calls-only"
+    NO_AGREEMENT = "no-agreement"
+    OWN_CLOCKS = "own-clocks"
+    NO_SESSION_START = "no-session-start"
     OPEN_RANGES = "open-ranges"
     NEGATIVE_TIMES = "negative-times"
     NO_TIMES = "no-times"
@@ -48,6 +65,7 @@ class Fault(StrEnum):
     STEP_NAMES_COUNT = "step-names-count"
     START_END = "start-end"
     TOOL_RANGES = "tool-ranges"
+    DOMAIN_EMPTY = "domain-empty"
     NOT_UTF8 = "not-utf8"
     NO_MARKS = "no-marks"
     NO_NVTX = "no-nvtx"
@@ -57,20 +75,38 @@ class Fault(StrEnum):
     NO_GRAPH_WORK = "no-graph-work"
     NO_PROCESSES = "no-processes"
     NO_STRINGS = "no-strings"
+    STRINGS_CUT = "strings-cut"
+    NO_GLOBAL_PID = "no-global-pid"
     GPU_ORDER = "gpu-order"
     EXTRA_COLUMNS = "extra-columns"
     EMPTY_TABLES = "empty-tables"
+    UNKNOWN_SCHEMA = "unknown-schema"
     PARTIAL_EXPORT = "partial-export"
     CLIPPED = "clipped"
+    CALLS_SKIPPED = "calls-skipped"
     OLD_DRIVER = "old-driver"
+    DIAGNOSTICS = "diagnostics"
     WAL = "wal"
 
 
 FAULT_MEANING: dict[Fault, str] = {
     Fault.CORRELATION_ZERO: "work of CUDA graphs has correlationId 0: they were instantiated before the capture opened",
+    Fault.CORRELATION_ZERO_DRAFT: "work of the draft graph alone has correlationId 0",
+    Fault.KERNELS_UNCORRELATED: "every tenth kernel outside graphs has correlationId 0",
+    Fault.GRAPH_IDS_REUSED: "half way the graphs are made anew, and each gets the id that the other one had",
+    Fault.HOST_FIRST_NODE: "device and context of the draft graph are INT_MAX, as CUPTI writes for a host node",
     Fault.SHARED_IDS: "all processes count their correlation ids from the same number",
     Fault.BACKTRACES: "every API call has a second row with its id, of event class 67",
+    Fault.DUPLICATE_CALLS: "every tenth API call is there twice",
     Fault.LAUNCHES_CUT: "the API rows of the first half are missing",
+    Fault.WORK_CUT: "every third piece of GPU work is missing",
+    Fault.STEPS_IDLE: "every fourth step launches nothing",
+    Fault.ONE_RANK_TRACED: "only rank 0 has API calls and GPU work",
+    Fault.CUDA_ELSEWHERE: "API calls and GPU work belong to another process than the ranges",
+    Fault.DRIVER_CALLS_ONLY: "API calls are driver calls without a launch, and there is no GPU work",
+    Fault.NO_AGREEMENT: "no ranges of an agreement",
+    Fault.OWN_CLOCKS: "each rank's file has a time 0 of its own, stated with an error of 3 ms a rank",
+    Fault.NO_SESSION_START: "nothing says when time 0 was",
     Fault.OPEN_RANGES: "the last step's ranges have no end",
     Fault.NEGATIVE_TIMES: "everything begins 20 s before the session",
     Fault.NO_TIMES: "some GPU rows have start = end = 0",
@@ -79,6 +115,7 @@ FAULT_MEANING: dict[Fault, str] = {
     Fault.STEP_NAMES_COUNT: "step names hold a count and differ every time",
     Fault.START_END: "steps are start/end ranges, not push/pop",
     Fault.TOOL_RANGES: "a tool's ranges, in its own domain, outnumber the program's",
+    Fault.DOMAIN_EMPTY: "a process opens a domain and leaves nothing in it",
     Fault.NOT_UTF8: "metadata and one kernel name are not UTF-8",
     Fault.NO_MARKS: "no process says its rank",
     Fault.NO_NVTX: "no NVTX table",
@@ -88,12 +125,17 @@ FAULT_MEANING: dict[Fault, str] = {
     Fault.NO_GRAPH_WORK: "graph launches leave no GPU row, as before nsys 2024",
     Fault.NO_PROCESSES: "no table of processes",
     Fault.NO_STRINGS: "no table of strings",
+    Fault.STRINGS_CUT: "the string behind the name of the sample range is missing",
+    Fault.NO_GLOBAL_PID: "the kernel table lacks the column globalPid, as made by hand",
     Fault.GPU_ORDER: "nsys numbers the GPUs the other way round than CUDA",
     Fault.EXTRA_COLUMNS: "columns and an index were added after the export",
     Fault.EMPTY_TABLES: "many tables without rows, as a non-lazy export has",
+    Fault.UNKNOWN_SCHEMA: "metadata names a schema of the future",
     Fault.PARTIAL_EXPORT: "metadata says that tables were left out",
     Fault.CLIPPED: "metadata says that this is a slice of a longer capture",
+    Fault.CALLS_SKIPPED: "metadata says that nsys left API calls out on purpose",
     Fault.OLD_DRIVER: "a diagnostic says that the driver is newer than nsys",
+    Fault.DIAGNOSTICS: "nsys says that NVTX ranges may be missing",
     Fault.WAL: "the file is in write-ahead-log mode",
 }
 
@@ -103,7 +145,7 @@ class Spec:
     """An export to be generated. ``rows`` is about how many event rows all ranks have together.
 
     ``is_sync``: the host waits for the GPU in every step, as before the removal of host syncs. ``alloc_share``: the
-    share of steps that allocate. ``other_threads``: threads beside the main one that wait and emit ranges.
+    share of steps that allocate.
     """
 
     rows: int = 20_000

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from generator import FAULT_MEANING, Fault, Mode, Schema, Spec, write_export, write_ranks
+from generator.events import LAUNCHES
+from generator.faults import CLOCK_ERROR_NS, CLOCK_SHIFT_NS
 
 RUNTIME, KERNEL, GRAPH = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("RUNTIME", "KERNEL", "GRAPH_TRACE"))
 EVENT_TABLES = ("NVTX_EVENTS", RUNTIME, KERNEL, GRAPH, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
@@ -46,14 +48,18 @@ def test_every_family_has_its_own_tables_and_columns(tmp_path: Path, schema: Sch
     assert ("META_DATA_EXPORT" in found) == (schema >= Schema.V3_4)
     assert ("PROCESSES" in found) == (schema is not Schema.OLDEST)
     assert ("ENUM_NSYS_EVENT_TYPE" in found) == (schema >= Schema.V3_0)
-    assert (GRAPH in found) == (schema >= Schema.V3_13 and mode is Mode.GRAPH)
+    assert (GRAPH in found) == (schema >= Schema.V3_13 and mode is not Mode.NODE)
+    assert ("CUDA_GRAPH_NODE_EVENTS" in found) == (schema >= Schema.V3_13 and mode is not Mode.GRAPH)
+    assert ("greenContextId" in columns(path, KERNEL)) == (schema >= Schema.V3_7)
+    assert ("binaryData" in columns(path, "NVTX_EVENTS")) == (schema >= Schema.V3_16)
+    assert ("TARGET_INFO_CUDA_DEVICE" in found) == (schema >= Schema.V3_17)
     assert ("mangledName" in columns(path, KERNEL)) == (schema is not Schema.OLDEST)
     assert ("graphId" in columns(path, KERNEL)) == (schema >= Schema.V3_24)
     assert ("overheadType" in columns(path, "PROFILER_OVERHEAD")) == (schema >= Schema.V3_24)
 
 
 @pytest.mark.parametrize(
-    ("schema", "code"), [(Schema.V2_9, 3), (Schema.V3_13, 2), (Schema.V3_20, 2), (Schema.V3_24, 2), (Schema.V3_25, 3)]
+    ("schema", "code"), [(Schema.V2_9, 3), (Schema.V3_7, 3), (Schema.V3_13, 2), (Schema.V3_24, 2), (Schema.V3_25, 3)]
 )
 def test_a_stream_synchronize_is_coded_as_that_family_codes_it(tmp_path: Path, schema: Schema, code: int) -> None:
     path = make(tmp_path, schema=schema, is_sync=True)
@@ -103,9 +109,51 @@ def test_every_fault_is_explained() -> None:
     assert set(FAULT_MEANING) == set(Fault)
 
 
+def test_every_fault_is_shown_by_some_test() -> None:
+    assert {*FAULT_SHOWS, *FAULT_LACKS, *OTHERWISE} == set(Fault)
+
+
+def test_in_a_mixed_capture_the_draft_graph_is_kernels_and_the_verify_graph_one_row(tmp_path: Path) -> None:
+    path = make(tmp_path, mode=Mode.MIXED)
+    assert query(path, f"SELECT DISTINCT graphId FROM {GRAPH}") == [(2,)]
+    sql = f"SELECT DISTINCT graphNodeId >> 32 FROM {KERNEL} WHERE graphNodeId IS NOT NULL"
+    assert query(path, sql) == [(1,)]
+
+
+def test_ranks_with_their_own_clocks_begin_at_different_times_and_say_so_with_an_error(tmp_path: Path) -> None:
+    spec = Spec(rows=3000, faults=frozenset({Fault.OWN_CLOCKS}))
+    first, second = write_ranks(tmp_path, spec)
+    start = "SELECT MIN(start) FROM NVTX_EVENTS WHERE eventType = 59"
+    utc = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
+    moved = int(str(one(first, start))) - int(str(one(second, start)))
+    said = int(str(one(second, utc))) - int(str(one(first, utc)))
+    assert (moved, said) == (CLOCK_SHIFT_NS, CLOCK_SHIFT_NS + CLOCK_ERROR_NS)
+    with pytest.raises(ValueError, match="files of their own"):
+        write_export(tmp_path / "all.sqlite", spec)
+
+
 CUT = f"correlationId NOT IN (SELECT correlationId FROM {RUNTIME})"
+TIDS = "SELECT globalTid FROM NVTX_EVENTS"
+NAMED = "SELECT COUNT(*) = 0 FROM NVTX_EVENTS JOIN StringIds ON textId = id WHERE value"
+STEPS = "(SELECT COUNT(*) FROM NVTX_EVENTS JOIN StringIds ON textId = id WHERE value = 'decode_step')"
 FAULT_SHOWS = {
     Fault.CORRELATION_ZERO: f"SELECT COUNT(*) > 0 AND SUM(correlationId) = 0 FROM {GRAPH}",
+    Fault.CORRELATION_ZERO_DRAFT: f"SELECT 2 * SUM(correlationId = 0) = COUNT(*) FROM {GRAPH}",
+    Fault.KERNELS_UNCORRELATED: f"SELECT SUM(correlationId = 0) * 10 BETWEEN COUNT(*) AND COUNT(*) + 20 FROM {KERNEL}",
+    Fault.GRAPH_IDS_REUSED: f'SELECT COUNT(DISTINCT graphId) = 2 FROM {GRAPH} WHERE "end" - start < 2000000',
+    Fault.HOST_FIRST_NODE: f"SELECT SUM(deviceId = 2147483647) > 0 FROM {GRAPH}",
+    Fault.DUPLICATE_CALLS: f"SELECT COUNT(*) > COUNT(DISTINCT correlationId) FROM {RUNTIME} WHERE eventClass = 0",
+    Fault.WORK_CUT: f"SELECT COUNT(*) < {LAUNCHES} * {STEPS} FROM {KERNEL}",
+    Fault.STEPS_IDLE: f"SELECT COUNT(*) < 2 * {STEPS} FROM {GRAPH}",
+    Fault.ONE_RANK_TRACED: f"SELECT COUNT(DISTINCT globalPid) = 1 FROM {KERNEL}",
+    Fault.CUDA_ELSEWHERE: f"SELECT COUNT(*) > 0 FROM {RUNTIME} WHERE globalTid NOT IN ({TIDS})",
+    Fault.NO_AGREEMENT: f"{NAMED} = 'dp_agreement'",
+    Fault.STRINGS_CUT: "SELECT COUNT(*) > 0 FROM NVTX_EVENTS WHERE textId NOT IN (SELECT id FROM StringIds)",
+    Fault.NO_GLOBAL_PID: f"SELECT COUNT(*) = 0 FROM pragma_table_info('{KERNEL}') WHERE name = 'globalPid'",
+    Fault.DOMAIN_EMPTY: "SELECT SUM(domainId = 9) = 2 FROM NVTX_EVENTS",
+    Fault.UNKNOWN_SCHEMA: "SELECT COUNT(*) FROM META_DATA_EXPORT WHERE value = '9.1.0'",
+    Fault.CALLS_SKIPPED: "SELECT COUNT(*) FROM META_DATA_CAPTURE WHERE name LIKE '%CUDA_SKIP_SOME_API_CALLS'",
+    Fault.DIAGNOSTICS: "SELECT COUNT(*) FROM DIAGNOSTIC_EVENT WHERE text LIKE 'Not all NVTX%'",
     Fault.SHARED_IDS: f"SELECT MAX(n) = 2 FROM (SELECT COUNT(*) AS n FROM {RUNTIME} GROUP BY correlationId)",
     Fault.BACKTRACES: f"SELECT SUM(eventClass = 67) = SUM(eventClass = 0) FROM {RUNTIME}",
     Fault.LAUNCHES_CUT: f"SELECT COUNT(*) > 0 FROM {KERNEL} WHERE {CUT}",
@@ -132,14 +180,18 @@ FAULT_LACKS = {
     Fault.NO_GRAPH_WORK: GRAPH,
     Fault.NO_PROCESSES: "PROCESSES",
     Fault.NO_STRINGS: "StringIds",
+    Fault.DRIVER_CALLS_ONLY: KERNEL,
+    Fault.NO_SESSION_START: "TARGET_INFO_SESSION_START_TIME",
 }
+OTHERWISE = {Fault.EMPTY_TABLES, Fault.WAL, Fault.STEPS_DOUBLED, Fault.OWN_CLOCKS}
+"""Faults with a test of their own."""
 
 
 @pytest.mark.parametrize("fault", FAULT_SHOWS)
 def test_a_faulty_export_shows_its_fault_and_a_sound_one_does_not(tmp_path: Path, fault: Fault) -> None:
     assert one(make(tmp_path, fault), FAULT_SHOWS[fault]) == 1
     sound = write_export(tmp_path / "sound.sqlite", Spec(rows=3000))
-    if fault is Fault.OLD_DRIVER:
+    if fault in (Fault.OLD_DRIVER, Fault.DIAGNOSTICS):
         assert "DIAGNOSTIC_EVENT" not in tables(sound)
     else:
         assert one(sound, FAULT_SHOWS[fault]) == 0

@@ -12,8 +12,9 @@ import pyarrow as pa
 from dflash_bench.capture.tables import Table
 from generator.about import write_about
 from generator.events import NULL, chunks
+from generator.faults import faulted
 from generator.layout import Columns, columns_of
-from generator.rows import Rows, event_rows, first_rows
+from generator.rows import Rows, event_rows, first_rows, graph_rows
 from generator.spec import Fault, Spec
 
 
@@ -28,6 +29,8 @@ def write_ranks(folder: Path, spec: Spec, stem: str = "run") -> list[Path]:
 def write_export(path: Path, spec: Spec, ranks: tuple[int, ...] | None = None) -> Path:
     """One file that holds these ranks, by default all of them. An existing file is replaced."""
     ranks = tuple(range(spec.ranks)) if ranks is None else ranks
+    if spec.has(Fault.OWN_CLOCKS) and len(ranks) > 1:
+        raise ValueError("ranks have clocks of their own in files of their own only: write_ranks")
     path.unlink(missing_ok=True)
     tables = _known_tables(spec)
     with sqlite3.connect(path, isolation_level=None) as database:
@@ -49,10 +52,13 @@ def _known_tables(spec: Spec) -> dict[str, Columns]:
         Fault.NO_GPU_WORK: [Table.KERNEL, Table.MEMCPY, Table.MEMSET, Table.GRAPH_TRACE],
         Fault.NO_PROCESSES: [Table.PROCESSES],
         Fault.NO_STRINGS: [Table.STRING_IDS],
+        Fault.NO_SESSION_START: [Table.SESSION_START],
     }
     for fault in spec.faults & gone.keys():
         for table in gone[fault]:
             tables.pop(table, None)
+    if spec.has(Fault.NO_GLOBAL_PID):
+        del tables[Table.KERNEL]["globalPid"]
     return tables
 
 
@@ -68,10 +74,13 @@ def _write_events(path: Path, tables: dict[str, Columns], spec: Spec, ranks: tup
         cursor.execute("BEGIN")
         seen: set[int] = set()
         for chunk in chunks(spec, ranks):
+            shown = faulted(spec, chunk)
             if chunk.rank not in seen:
                 seen.add(chunk.rank)
-                _ingest(cursor, tables, Table.NVTX_EVENTS, first_rows(spec, chunk))
-            for table, columns in event_rows(spec, chunk):
+                _ingest(cursor, tables, Table.NVTX_EVENTS, first_rows(spec, shown))
+                for table, columns in graph_rows(spec, shown):
+                    _ingest(cursor, tables, table, columns)
+            for table, columns in event_rows(spec, shown):
                 _ingest(cursor, tables, table, columns)
         cursor.execute("COMMIT")
 
