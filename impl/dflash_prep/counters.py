@@ -25,6 +25,7 @@ class StepRow:
     topup_pages        pages held beyond need, all requests; looked at when the step allocates
     guard_ratio        free tokens over the guard's bound, where the step allocates
     retracted          requests sent back in this step
+    topup_refused      1 where the guard kept a step that allocates from topping up, 0 elsewhere
     """
 
     step: int
@@ -39,6 +40,7 @@ class StepRow:
     topup_pages: int | None
     guard_ratio: float | None
     retracted: int
+    topup_refused: int = 0
 
 
 def write_steps(rows: list[StepRow], path: Path) -> None:

@@ -25,6 +25,7 @@ from dflash_prep.ranges import Range, span
 from dflash_prep.request import ceil_to
 from dflash_prep.running import EngineParts, RunningBatch
 from dflash_prep.sequences import Sequence
+from dflash_prep.topup import TopUpDecision
 from dflash_prep.worker import StepInputs, Worker
 
 
@@ -110,6 +111,7 @@ class Engine:
             topup_pages=self._pages_beyond_need() if allocated else None,
             guard_ratio=reservation.guard.ratio if allocated else None,
             retracted=retracted,
+            topup_refused=int(reservation is not None and reservation.guard.decision is TopUpDecision.SHORT),
         )
         return row, agreed.stop
 

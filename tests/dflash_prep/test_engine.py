@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from decoding import assert_right, decode, given, simulated_device
 
 from dflash_prep import workload as workloads
 from dflash_prep.agreement import AgreementGroup
@@ -10,7 +11,6 @@ from dflash_prep.arms import ARMS, parse_arm
 from dflash_prep.assembly import RunSpec, build, padded_sizes
 from dflash_prep.engine import Engine
 from dflash_prep.faults import Fault, FaultError, FaultKind
-from dflash_prep.simulated_device import SimulatedClock, SimulatedDevice
 
 TINY = """
 description = "a few short requests"
@@ -32,20 +32,6 @@ verify_us = 400
 """
 
 
-class FakeTime:
-    """A clock that moves by 1 us per look and by sleeping."""
-
-    def __init__(self) -> None:
-        self.ns = 0
-
-    def now(self) -> int:
-        self.ns += 1000
-        return self.ns
-
-    def sleep(self, seconds: float) -> None:
-        self.ns += round(seconds * 1e9)
-
-
 def tiny(tmp_path, *changes: tuple[str, str]) -> workloads.Workload:
     text = TINY
     for old, new in changes:
@@ -54,29 +40,6 @@ def tiny(tmp_path, *changes: tuple[str, str]) -> workloads.Workload:
     path = tmp_path / "tiny.toml"
     path.write_text(text)
     return workloads.load(str(path))
-
-
-def decode(workload: workloads.Workload, arm: str, steps: int, seed: int = 0, fault: Fault | None = None) -> Engine:
-    time = FakeTime()
-    device = SimulatedDevice(SimulatedClock(time.now, time.sleep))
-    spec = RunSpec(parse_arm(arm), workload, seed, rank=0, world=1, check=True, verify=True, fault=fault)
-    engine = build(spec, device, AgreementGroup(1))
-    assert engine.run(steps, lambda: False, lambda _done: None) is False
-    engine.close()
-    return engine
-
-
-def assert_right(engine: Engine) -> None:
-    mismatch, compared = engine.first_mismatch()
-    assert mismatch is None
-    assert compared > 0
-    assert engine.leaked_tokens == 0
-    assert engine.prep.consistency.bad == 0
-    assert engine.prep.consistency.checks == sum(row.allocated_tokens > 0 for row in engine.rows)
-
-
-def given(engine: Engine) -> list[tuple[int, list[int]]]:
-    return [(each.shape.index, each.tokens) for each in engine.parts.arrivals.all]
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +105,8 @@ def test_topup_brings_the_share_of_allocation_steps_from_a_third_to_almost_none(
 
 
 def test_a_stop_is_agreed_in_the_step_that_asks_for_it_and_that_step_is_finished(tmp_path) -> None:
-    time, shape = FakeTime(), tiny(tmp_path)
-    spec = RunSpec(parse_arm("control"), shape, 0, rank=0, world=1, check=False, verify=True)
-    engine = build(spec, SimulatedDevice(SimulatedClock(time.now, time.sleep)), AgreementGroup(1))
+    spec = RunSpec(parse_arm("control"), tiny(tmp_path), 0, rank=0, world=1, check=False, verify=True)
+    engine = build(spec, simulated_device(), AgreementGroup(1))
     asked = iter([False, False, True])
     assert engine.run(100, lambda: next(asked), lambda _done: None) is True
     engine.close()

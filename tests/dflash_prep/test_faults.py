@@ -6,14 +6,10 @@ Planted faults are tested where they do their damage: `test_engine.py`, `test_cu
 from __future__ import annotations
 
 import pytest
+from decoding import decode, given
 
 from dflash_prep import draft_input, ranges
-from dflash_prep.agreement import AgreementGroup
-from dflash_prep.arms import parse_arm
-from dflash_prep.assembly import RunSpec, build
-from dflash_prep.engine import Engine
 from dflash_prep.faults import Delay, FaultError, busy_wait
-from dflash_prep.simulated_device import SimulatedClock, SimulatedDevice
 from dflash_prep.workload import load
 
 
@@ -52,26 +48,15 @@ class OpenRanges(ranges.NullSink):
         self.names.pop()
 
 
-def decode(delay: Delay | None, steps: int = 4) -> Engine:
-    spec = RunSpec(
-        parse_arm("control"), load("kv-tight"), seed=0, rank=0, world=1, check=False, verify=True, delay=delay
-    )
-    time = [0]
-    device = SimulatedDevice(SimulatedClock(lambda: time[0], lambda s: time.__setitem__(0, time[0] + round(s * 1e9))))
-    engine = build(spec, device, AgreementGroup(1))
-    engine.run(steps, lambda: False, lambda _done: None)
-    return engine
-
-
 def test_it_acts_once_in_every_prepare_for_decode_of_its_rank_and_changes_no_token(monkeypatch) -> None:
     sink, waits = OpenRanges(), []
     monkeypatch.setattr(draft_input, "busy_wait", lambda us: waits.append((us, list(sink.names))))
     ranges.use(sink)
     try:
-        plain, delayed = decode(None), decode(Delay(rank=0, us=70))
+        plain, delayed = (decode(load("kv-tight"), "control", 4, delay=delay) for delay in (None, Delay(0, us=70)))
         assert waits == [(70, ["decode_step", "prepare_for_decode"])] * 4
-        decode(Delay(rank=1, us=70))
+        decode(load("kv-tight"), "control", 4, delay=Delay(rank=1, us=70))
         assert len(waits) == 4
     finally:
         ranges.use(ranges.NullSink())
-    assert [each.tokens for each in plain.parts.arrivals.all] == [each.tokens for each in delayed.parts.arrivals.all]
+    assert given(plain) == given(delayed)

@@ -34,7 +34,8 @@ verify_us = 500
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "dflash_prep.loop", *arguments]
+    """Verified always: no test here passes with a token that is not the oracle's."""
+    return [sys.executable, "-m", "dflash_prep.loop", "--verify", *arguments]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -109,7 +110,7 @@ def test_an_unknown_name_is_one_sentence_and_exit_code_2(tmp_path, arguments, sa
 
 def test_one_rank_runs_its_steps_and_accounts_for_every_range(tmp_path, small) -> None:
     out, progress = tmp_path / "out", tmp_path / "progress"
-    arguments = ("--arm", "topup", "--workload", small, "--steps", "40", "--verify", "--check")
+    arguments = ("--arm", "topup", "--workload", small, "--steps", "40", "--check")
     done = loop(*arguments, "--out", str(out), "--progress", str(progress))
     assert (done.returncode, done.stderr) == (0, "")
     read = ledger(out)
@@ -136,7 +137,7 @@ def test_a_run_that_decoded_wrongly_says_where_and_exits_with_5(tmp_path, small)
 
 def test_with_the_triton_kernels_in_their_interpreter_it_decodes_the_same(tmp_path, small) -> None:
     pytest.importorskip("triton")
-    arguments = ("--arm", "topup", "--workload", small, "--steps", "10", "--verify", "--check", "--out", str(tmp_path))
+    arguments = ("--arm", "topup", "--workload", small, "--steps", "10", "--check", "--out", str(tmp_path))
     interpreted = environment(TRITON_INTERPRET="1", DFLASH_PREP_FORCE_TRITON="1")
     done = subprocess.run(command(*arguments), capture_output=True, text=True, env=interpreted, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -144,7 +145,7 @@ def test_with_the_triton_kernels_in_their_interpreter_it_decodes_the_same(tmp_pa
 
 
 def test_two_ranks_agree_and_each_decodes_its_own_requests_right(tmp_path, small) -> None:
-    arguments = ("--arm", "control", "--workload", small, "--steps", "30", "--verify", "--out", str(tmp_path))
+    arguments = ("--arm", "control", "--workload", small, "--steps", "30", "--out", str(tmp_path))
     assert finish(start_ranks(2, *arguments)) == [(0, ""), (0, "")]
     first, second = ledger(tmp_path, 0), ledger(tmp_path, 1)
     assert (first["world"], second["rank"]) == (2, 1)
@@ -156,7 +157,7 @@ def test_two_ranks_agree_and_each_decodes_its_own_requests_right(tmp_path, small
 def test_a_delay_makes_every_step_of_both_ranks_last_at_least_as_long_and_stands_in_both_ledgers(
     tmp_path, small
 ) -> None:
-    arguments = ("--workload", small, "--steps", "10", "--verify", "--delay", "1:30000", "--out", str(tmp_path))
+    arguments = ("--workload", small, "--steps", "10", "--delay", "1:30000", "--out", str(tmp_path))
     assert finish(start_ranks(2, *arguments)) == [(0, ""), (0, "")]
     assert [ledger(tmp_path, rank)["delay"] for rank in (0, 1)] == ["1:30000", "1:30000"]
     for rank in (0, 1):
@@ -178,7 +179,7 @@ def test_torchrun_starts_it(tmp_path, small) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_one_rank_stops_both_after_the_same_step(tmp_path, small, number) -> None:
     progress = tmp_path / "progress"
-    arguments = ("--workload", small, "--steps", "100000", "--verify", "--out", str(tmp_path))
+    arguments = ("--workload", small, "--steps", "100000", "--out", str(tmp_path))
     processes = start_ranks(2, *arguments, "--progress", str(progress))
     deadline = time.monotonic() + 90
     while not (progress.exists() and progress.stat().st_size) and time.monotonic() < deadline:
