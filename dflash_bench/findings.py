@@ -58,8 +58,13 @@ CODES: tuple[Code, ...] = (
     Code("no_alloc_ranges", "metrics", "no allocation ranges: whether a step allocated cannot be told"),
     # metrics: launches and GPU work
     Code("no_api_calls", "metrics", "no CUDA API calls captured: host waits cannot be told"),
+    Code(
+        "no_launch_calls", "metrics", "API calls, none of them a launch: as an nsys older than the CUDA driver records"
+    ),
     Code("no_gpu_rows", "metrics", "no device rows captured: the GPU is neither idle nor busy, but unknown"),
     Code("gpu_work_without_launch", "metrics", "GPU work whose launch call is not in the capture, in no lead figure"),
+    Code("launches_without_work", "metrics", "launch calls that no GPU work in the capture joins"),
+    Code("gpu_work_uncorrelated", "metrics", "GPU work with correlation id 0 that no launch can be found for"),
     Code("joined_by_order", "metrics", "graph replays without correlation id, joined in order of launch"),
     Code("duplicate_api_calls", "metrics", "API calls that repeat a correlation id; the first of each counts"),
     Code("impossible_pairs", "metrics", "GPU work that starts before its launch call"),
@@ -71,6 +76,7 @@ CODES: tuple[Code, ...] = (
     Code("partly_pooled", "metrics", "pooled figures that some rank could not give"),
     Code("rank_without_agreement", "metrics", "ranks without an agreement, left out of the cross-rank figures"),
     Code("agreement_counts_differ", "metrics", "ranks agreed different numbers of times; only the common ones count"),
+    Code("clocks_not_aligned", "metrics", "ranks on clocks of their own that nothing lines up: no cross-rank figures"),
     Code("clock_spread", "metrics", "the ranks' clocks line up less well than the effect is large"),
     Code("unknown_counter", "metrics", "engine counters that this version has no definition of, left out"),
     # compare

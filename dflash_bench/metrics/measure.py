@@ -21,6 +21,7 @@ from dflash_bench.model import (
     Metric,
     ProcessInfo,
     RankSource,
+    RunInfo,
     RunMetrics,
     Statistic,
     Table,
@@ -78,6 +79,10 @@ def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
         metrics += _cross_rank(meeting)
         tables.append(_lateness_table(arrivals, meeting))
         findings += [*about_meeting, *_absent(arrivals, info.ranks)]
+    elif len(own := {clock[p.capture] for p in info.processes if p.rank is not None}) > 1:
+        text = f"{len(own)} clocks and no agreement of two ranks to line them up by: no cross-rank figures"
+        findings.append(Finding("clocks_not_aligned", None, len(own), text))
+    findings += _untraced(info)
     tables.append(tracing_cost(profile))
     # what the ranks gave is in `metrics` now, and their samples are let go as they are pooled
     del measured, by_rank, arrivals
@@ -155,6 +160,16 @@ def _absent(found: Sequence[Arrivals], ranks: Sequence[int]) -> Iterator[Finding
     if absent:
         text = f"no agreement inside a step on rank {_some(absent)}: the cross-rank figures leave these ranks out"
         yield Finding("rank_without_agreement", None, len(absent), text)
+
+
+def _untraced(info: RunInfo) -> Iterator[Finding]:
+    """Ranks without any CUDA rows beside ranks that have them: of forked workers nsys traces the first alone."""
+    has_work = any(p.num_gpu_work for p in info.processes)
+    for rank in info.ranks:
+        own = info.processes_of(rank)
+        if has_work and not any(p.num_api_calls or p.num_gpu_work for p in own):
+            text = "no device rows captured on this rank, while others have them: it is unknown, not idle"
+            yield Finding("no_gpu_rows", rank, sum(p.num_ranges for p in own), text)
 
 
 def _partly_pooled(metrics: Sequence[Metric], ranks: Sequence[int]) -> Iterator[Finding]:

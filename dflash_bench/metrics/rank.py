@@ -166,7 +166,8 @@ def _wait_metrics(
 ) -> Iterator[Metric]:
     rank, calls = events.process.rank, events.calls
     if not len(calls):
-        findings.append(Finding("no_api_calls", rank, 0, "no CUDA API calls captured: host waits cannot be told"))
+        text = "no CUDA API calls captured: host waits cannot be told"
+        findings.append(Finding("no_api_calls", rank, len(steps), text))
         return
     waits_in_steps = waits.sync_calls(calls, steps)
     duration, step = waits_in_steps.end - waits_in_steps.start, steps.of(waits_in_steps.start)
@@ -188,22 +189,27 @@ def _wait_metrics(
 def _launch_metrics(
     events: ProcessEvents, steps: Steps, own: ThreadRanges, blames: dict[str, Blame], findings: list[Finding]
 ) -> Iterator[Metric]:
-    rank = events.process.rank
+    rank, names = events.process.rank, events.calls.name
+    seen = is_launch(names)
+    if len(events.calls) and not seen.any():
+        text = f"{len(events.calls):,} API calls captured and none of them a launch: an old nsys under a new driver?"
+        findings.append(Finding("no_launch_calls", rank, len(events.calls), text))
     if not len(events.gpu):
         if len(events.calls):
             text = "no device rows captured: nothing is known of what the GPU did, idle or busy"
-            findings.append(Finding("no_gpu_rows", rank, 0, text))
+            findings.append(Finding("no_gpu_rows", rank, int(seen.sum()), text))
         return
     launches, launched, counts = join(events.calls, events.gpu)
     yield from _join_coverage(rank, counts)
-    names = events.calls.name
-    seen = is_launch(names)
     if len(steps):
         seen &= steps.of(events.calls.start) != NONE
     if seen.any():
         yield metric("coverage.launches_matched", rank, launched[seen])
     coverage = min(launched[seen].mean() if seen.any() else 1.0, counts.num_matched / max(1, counts.num_work))
     findings += _join_findings(rank, counts)
+    if lost := int((seen & ~launched).sum()):
+        text = f"{lost:,} of {int(seen.sum()):,} launch calls join no GPU work"
+        findings.append(Finding("launches_without_work", rank, lost, text))
     is_graph_launch = seen & names.containing("GraphLaunch")
     if is_graph_launch.any() and not launched[is_graph_launch].any():
         text = f"{is_graph_launch.sum():,} graph launches join no GPU work: the rest gives no lead or stall figure"
@@ -237,6 +243,9 @@ def _join_findings(rank: int | None, counts: JoinCounts) -> Iterator[Finding]:
     if without:
         text = f"{without:,} of {counts.num_work:,} pieces of GPU work have no launch call in the capture"
         yield Finding("gpu_work_without_launch", rank, without, text)
+    if uncorrelated := counts.num_uncorrelated - counts.num_by_order:
+        text = f"{uncorrelated:,} GPU rows have correlation id 0 and join no launch: graphs made before the capture?"
+        yield Finding("gpu_work_uncorrelated", rank, uncorrelated, text)
     if counts.num_by_order:
         text = f"{counts.num_by_order:,} graph replays carry no correlation id and were joined in order of launch"
         yield Finding("joined_by_order", rank, counts.num_by_order, text)

@@ -105,7 +105,7 @@ FAULT_MEANING: dict[Fault, str] = {
     Fault.CUDA_ELSEWHERE: "API calls and GPU work belong to another process than the ranges",
     Fault.DRIVER_CALLS_ONLY: "API calls are driver calls without a launch, and there is no GPU work",
     Fault.NO_AGREEMENT: "no ranges of an agreement",
-    Fault.OWN_CLOCKS: "each rank's file has a time 0 of its own, stated with an error of 3 ms a rank",
+    Fault.OWN_CLOCKS: "where each rank has its file, that has a time 0 of its own, stated with an error of 3 ms a rank",
     Fault.NO_SESSION_START: "nothing says when time 0 was",
     Fault.OPEN_RANGES: "the last step's ranges have no end",
     Fault.NEGATIVE_TIMES: "everything begins 20 s before the session",
