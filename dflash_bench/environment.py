@@ -67,6 +67,7 @@ KEYS: tuple[Key, ...] = (
     Key("reports", Effect.MARKED, _setting("reports")),
     Key("seed", Effect.MARKED, _setting("seed")),
     Key("steps", Effect.MARKED, _setting("steps")),
+    Key("delay", Effect.MARKED, lambda info: str(info.settings.get("delay") or "none")),
     Key("interrupted", Effect.MARKED, _setting("interrupted")),
     Key("python", Effect.MARKED, _setting("version.python")),
     Key("torch", Effect.MARKED, _setting("version.torch")),

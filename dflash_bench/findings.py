@@ -94,6 +94,7 @@ CODES: tuple[Code, ...] = (
     Code("different_reports", "compare", "base and candidate were written as one report per rank and one for all"),
     Code("different_seed", "compare", "base and candidate ran with different seeds"),
     Code("different_steps", "compare", "base and candidate ran different numbers of steps"),
+    Code("different_delay", "compare", "a delay was planted in one of base and candidate, to see it found"),
     Code("different_interrupted", "compare", "one of base and candidate was interrupted"),
     Code("different_python", "compare", "base and candidate ran under different Python versions"),
     Code("different_torch", "compare", "base and candidate ran under different torch versions"),

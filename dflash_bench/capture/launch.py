@@ -53,18 +53,21 @@ class Backend(StrEnum):
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
     """What is passed on to the loop. ``is_verified``: all tokens are compared with the oracle's after the run;
-    ``is_checked``: every allocation step is checked, which makes the host wait."""
+    ``is_checked``: every allocation step is checked, which makes the host wait. ``delay``: a host delay that is planted
+    in one rank's ``prepare_for_decode``, as ``RANK:MICROSECONDS``."""
 
     device: Device = Device.AUTO
     backend: Backend = Backend.GLOO
     is_verified: bool = False
     is_checked: bool = False
+    delay: str | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """As the loop spells them; its own defaults are left out."""
         found = [] if self.device is Device.AUTO else ["--device", str(self.device)]
         found += [] if self.backend is Backend.GLOO else ["--backend", str(self.backend)]
+        found += [] if self.delay is None else ["--delay", self.delay]
         return (*found, *(["--verify"] if self.is_verified else []), *(["--check"] if self.is_checked else []))
 
 

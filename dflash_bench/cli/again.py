@@ -12,41 +12,22 @@ if TYPE_CHECKING:
     from dflash_bench.profile import Profile
 
 
-def is_repeatable(info: RunInfo) -> bool:
-    """Whether the run is one of the built-in loop's, so that another can be made like it."""
-    return info.arm is not None and info.workload is not None and "steps_asked" in info.settings
-
-
-def run_again(info: RunInfo, profiles: Path) -> Profile:
-    """One more run of the same arm, workload, ranks, steps and seed, recorded as that one was.
+def run_again(info: RunInfo, profiles: Path, nsys: Path | None = None) -> Profile:
+    """One more run, asked for with the options of that one. ``nsys``: the one to record with, where it was nsys.
 
     Raises UsageError when the run is not one of the built-in loop's, or its workload is a file that is not known here.
     """
     from dflash_bench.capture.folder import free_name, run_name
-    from dflash_bench.capture.launch import Reports
+    from dflash_bench.capture.launch import Backend, Device, Reports
+    from dflash_bench.capture.settings import asked, is_repeatable
     from dflash_bench.cli.run import run
-    from dflash_bench.model import Recorder
     from dflash_bench.profile import open_profile
 
-    own = info.settings
-    if not is_repeatable(info) or info.arm is None or info.workload is None:
+    if not is_repeatable(info):
         raise UsageError(f"{info.run} was not made by `dflash-bench run`, so the gate cannot make another one")
-    name = free_name(profiles, run_name(info.workload, info.arm, "again"))
-    run(
-        arm=[info.arm],
-        workload=info.workload,
-        ranks=_whole(own["ranks"]),
-        steps=_whole(own["steps_asked"]),
-        seed=_whole(own["seed"]),
-        recorder=own.get("recorder") == Recorder.BUILTIN,
-        reports=Reports(str(own["reports"])) if own.get("reports") else Reports.PER_RANK,
-        name=name,
-        profiles=profiles,
-    )
+    own = asked(info)
+    name = free_name(profiles, run_name(own["workload"], own["arm"], "again"))
+    own |= {"arm": [own["arm"]], "device": Device(own["device"]), "backend": Backend(own["backend"])}
+    own["reports"] = Reports(own["reports"])
+    run(**own, nsys=None if own["recorder"] else nsys, name=name, profiles=profiles)
     return open_profile(profiles / name)
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int):
-        raise UsageError(f"the profile says {value!r} where a number of ranks, steps or a seed should be")
-    return value

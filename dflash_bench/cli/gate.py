@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflash_bench.cli.again import is_repeatable, run_again
+from dflash_bench.cli.again import run_again
 from dflash_bench.cli.console import reading_progress, stderr, stdout
 from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
@@ -92,7 +93,7 @@ def gate(
         return
     if inject:
         raise UsageError("--inject goes with --self-test")
-    decision = run_gate(sides, rules, _again(sides, profiles, reading), reading)
+    decision = run_gate(sides, rules, _again(sides, options, reading), reading)
     _tell(decision, as_json=json, junit_file=junit, comment_file=comment)
     raise typer.Exit(decision.exit_code)
 
@@ -127,8 +128,9 @@ def _measured(found: Sequence[Profile], reading: Reading) -> tuple[RunMetrics, .
     return tuple(measure(p, reading) for p in found)
 
 
-def _again(sides: Sides, profiles: Path, reading: Reading) -> Callable[[int], Sides] | None:
+def _again(sides: Sides, options: IngestOptions, reading: Reading) -> Callable[[int], Sides] | None:
     """How further runs are made; None where the candidate is not a run of the built-in loop. The sides take turns."""
+    from dflash_bench.capture.settings import asked_words, is_repeatable
     from dflash_bench.metrics.measure import measure
 
     new = sides.candidate[0].info
@@ -137,12 +139,13 @@ def _again(sides: Sides, profiles: Path, reading: Reading) -> Callable[[int], Si
         return None
 
     def again(num: int) -> Sides:
-        stderr.print(f"inconclusive: making {num} further run{'s' * (num != 1)}", markup=False)
+        runs = f"{num} further run{'s' * (num != 1)} a side" if old else f"{num} further run{'s' * (num != 1)}"
+        stderr.print(f"inconclusive: making {runs}: {shlex.join(asked_words(new))}", markup=False, soft_wrap=True)
         base, candidate = list(sides.base), list(sides.candidate)
         for _ in range(num):
             if old is not None:
-                base.append(measure(run_again(old, profiles), reading))
-            candidate.append(measure(run_again(new, profiles), reading))
+                base.append(measure(run_again(old, options.profiles, options.nsys), reading))
+            candidate.append(measure(run_again(new, options.profiles, options.nsys), reading))
         return replace(sides, base=tuple(base), candidate=tuple(candidate))
 
     return again

@@ -62,6 +62,17 @@ class Settings:
     is_unprofiled_too: bool = False
     range_cost_ns: float | None = None
 
+    @property
+    def kept(self) -> dict[str, Value]:
+        """What of it ``run.json`` keeps."""
+        return {
+            "unprofiled": self.is_unprofiled_too,
+            "allow_missing": self.is_lossy_allowed,
+            "discard_captures": self.is_discarding,
+            "timeout_s": self.limits.silence_s,
+            "range_cost_ns": self.range_cost_ns,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -226,6 +237,7 @@ def _with_place(error: E, before: Path, kept: Path | None) -> E:
 
 def _ingest(planned: Planned, capture: RunCapture, folder: Path, settings: Settings, gpu: dict[str, Value]) -> Profile:
     """Hand the capture to ingest. The raw files hold the environment; they go along only into ``captures/``."""
+    from dflash_bench.capture.settings import run_settings
     from dflash_bench.ingest.sources import IngestOptions, ingest
 
     options = IngestOptions(
@@ -233,7 +245,7 @@ def _ingest(planned: Planned, capture: RunCapture, folder: Path, settings: Setti
         run=planned.run,
         arm=planned.launch.arm,
         workload=settings.workload,
-        settings=run_settings(planned, capture, settings, gpu),
+        settings={**run_settings(planned.launch, capture, gpu), **dataclasses.asdict(planned.place), **settings.kept},
         counters={ledger.rank: dict(ledger.counters) for ledger in capture.ledgers},
         captures=None if settings.is_discarding else folder,
     )
@@ -241,45 +253,6 @@ def _ingest(planned: Planned, capture: RunCapture, folder: Path, settings: Setti
     if settings.is_discarding:
         shutil.rmtree(folder)
     return profile
-
-
-def run_settings(planned: Planned, capture: RunCapture, shared: Settings, gpu: dict[str, Value]) -> dict[str, Value]:
-    """What ``run.json`` keeps of how a run was made: by these keys runs are told comparable or not.
-
-    ``gpu``: this machine's `gpu_settings`, kept where the ranks decoded on it.
-    """
-    from dflash_bench.capture.machine import host_settings
-
-    launch, tool = planned.launch, planned.launch.choice.tool
-    settings: dict[str, Value] = {
-        "recorder": str(launch.choice.recorder),
-        "nsys": tool.version_text if tool else None,
-        "reports": str(launch.reports) if tool else None,
-        "ranks": launch.ranks,
-        "seed": launch.seed,
-        "steps_asked": launch.steps,
-        "device_asked": str(launch.options.device),
-        "backend": str(launch.options.backend),
-        "verify": launch.options.is_verified,
-        "check": launch.options.is_checked,
-        **dataclasses.asdict(planned.place),
-        "range_cost_ns": shared.range_cost_ns,
-        **host_settings(),
-    }
-    if ledgers := capture.ledgers:
-        first = ledgers[0]
-        settings |= {"steps": min(ledger.steps for ledger in ledgers), "device": first.device}
-        settings["interrupted"] = any(ledger.interrupted for ledger in ledgers)
-        settings["verified_tokens"] = verified_tokens(capture)
-        settings |= gpu if first.device == "cuda" else {}
-        settings |= {f"switch.{key}": value for key, value in sorted(first.switches.items())}
-        settings |= {f"version.{key}": value for key, value in sorted(first.versions.items())}
-    return settings
-
-
-def verified_tokens(capture: RunCapture) -> int:
-    """Tokens that the loop itself compared with its oracle, over all ranks."""
-    return sum(int(ledger.checks.get("verified_tokens", 0)) for ledger in capture.ledgers)
 
 
 def _summary(profile: Profile, capture: RunCapture, launch: Launch) -> str:
@@ -294,4 +267,6 @@ def _facts(profile: Profile, capture: RunCapture, launch: Launch) -> Iterator[st
     lost = sum(finding.count for finding in capture.findings if finding.code == "ranges_missing")
     yield "every emitted range is there" if capture.ledgers and not lost else f"{lost:,} emitted ranges are missing"
     if launch.options.is_verified:
+        from dflash_bench.capture.settings import verified_tokens
+
         yield f"{verified_tokens(capture):,} tokens equal the oracle's"

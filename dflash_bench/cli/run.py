@@ -35,6 +35,12 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Check every allocation step; the host waits for it, so steps get slower.")
     ] = False,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANK:MICROSECONDS", help="Keep the host of one rank busy for so long in every prepare_for_decode."
+        ),
+    ] = None,
     device: Annotated[Device, typer.Option(help="What the ranks decode on; several may share a GPU.")] = Device.AUTO,
     backend: Annotated[Backend, typer.Option(help="What carries the agreement of the ranks.")] = Backend.GLOO,
     nsys: NsysPath = None,
@@ -63,7 +69,7 @@ def run(
     require_torch()
     arms, workload_name = _validated(arm, workload)
     choice = choose_here(nsys, is_builtin_asked=recorder)
-    options = LoopOptions(device, backend, is_verified=verify, is_checked=check)
+    options = LoopOptions(device, backend, is_verified=verify, is_checked=check, delay=_valid_delay(delay, ranks))
     launch = Launch(arms[0], workload, ranks, steps, seed, Path(), choice, reports, options=options)
     runs = planned(launch, arms, repeats, Names(profiles, workload_name, name))
     stderr.print(choice.text, markup=False)
@@ -100,6 +106,18 @@ def _validated(arms: list[str], workload: str) -> tuple[list[str], str]:
         raise UsageError(str(error), hint="python -m dflash_prep.loop --list shows all of them") from None
     except WorkloadError as error:
         raise UsageError(str(error), hint="python -m dflash_prep.loop --list shows the named ones") from None
+
+
+def _valid_delay(delay: str | None, ranks: int) -> str | None:
+    """The delay in its canonical spelling. Raises UsageError for no ``RANK:MICROSECONDS`` or a rank that is not run."""
+    if delay is None:
+        return None
+    rank, _, us = delay.partition(":")
+    if not all(part.isascii() and part.isdecimal() for part in (rank, us)):
+        raise UsageError(f"--delay {delay} is not RANK:MICROSECONDS", hint="two whole numbers, such as --delay 2:150")
+    if int(rank) >= ranks:
+        raise UsageError(f"--delay {delay}: the ranks of this run are 0 to {ranks - 1}", hint="--ranks N runs more")
+    return f"{int(rank)}:{int(us)}"
 
 
 def _range_cost(choice: RecorderChoice) -> float | None:

@@ -149,9 +149,9 @@ def test_a_single_recorded_rank_is_whole(job: Launch) -> None:
 
 def test_what_the_loop_is_to_do_otherwise_is_passed_on_and_its_own_choices_are_not_spelled_out() -> None:
     assert LoopOptions().arguments == ()
-    options = LoopOptions(Device.CUDA, Backend.NCCL, is_verified=True, is_checked=True)
+    options = LoopOptions(Device.CUDA, Backend.NCCL, is_verified=True, is_checked=True, delay="2:150")
     line = launch_command(replace(each_launch(), options=options)).line
-    assert " ".join(line).endswith("--progress /x/progress --device cuda --backend nccl --verify --check")
+    assert " ".join(line).endswith("--progress /x/progress --device cuda --backend nccl --delay 2:150 --verify --check")
 
 
 def test_an_unprofiled_run_has_neither_nsys_nor_recorder_nor_ranges() -> None:

@@ -132,6 +132,8 @@ def test_discarded_captures_leave_only_the_profile(tmp_path: Path) -> None:
         (["--arm", "topup", "--name", "a/b"], "'a/b' cannot name a run"),
         (["--arm", "topup", "--nsys", "/no/nsys"], "there is no nsys at /no/nsys"),
         (["--arm", "topup", "--nsys", "/no/nsys", "--recorder"], "--nsys and --recorder exclude each other"),
+        (["--arm", "topup", "--delay", "2"], "--delay 2 is not RANK:MICROSECONDS"),
+        (["--arm", "topup", "--delay", "2:150", "--ranks", "2"], "the ranks of this run are 0 to 1"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence_and_exit_code_2(
