@@ -23,6 +23,7 @@ def ingest(
     preset: PresetName = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that read. Default: one per core.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a profile of the same name.")] = False,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
 ) -> None:
@@ -40,6 +41,7 @@ def ingest(
         workload=workload,
         rank_pattern=chosen_pattern(preset, rank_pattern),
         nsys=nsys,
+        jobs=jobs,
         is_replace=replace,
     )
     with reading_progress() as progress:

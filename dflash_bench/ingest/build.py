@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
-import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-
 from dflash_bench import __version__
 from dflash_bench.errors import DataError, UsageError
+from dflash_bench.ingest.partial import partial_folder, unpublished
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankMark, assign_ranks, compile_pattern
-from dflash_bench.ingest.rows import Batch, Skipped
+from dflash_bench.ingest.rows import Skipped
 from dflash_bench.ingest.source import Source
 from dflash_bench.ingest.steps import write_steps
-from dflash_bench.ingest.writers import Writers, unranked_path
+from dflash_bench.ingest.tasks import TaskResult, plan
+from dflash_bench.ingest.workers import Progress as Progress
+from dflash_bench.ingest.workers import run_tasks
+from dflash_bench.ingest.writers import unranked_path
 from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RunInfo, Value
 from dflash_bench.profile import Events, Profile, is_profile, open_profile, part_path, write_run
 
 log = logging.getLogger(__name__)
-
-Progress = Callable[[Path, int, int], None]
-"""Called with (file, rows read, rows in the file)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,8 @@ class RunOptions:
     """How the profile of one run is named and described.
 
     ``arm`` and ``workload`` describe the run where the captures' marks do not; ``settings`` and ``counters`` (rank →
-    metric → value) come from the built-in loop. ``captures`` is a folder that moves into the profile with it.
+    metric → value) come from the built-in loop. ``captures`` is a folder that moves into the profile with it. ``jobs``:
+    how many processes may read (None: one per core); the profile is the same with any number.
     """
 
     run: str
@@ -48,6 +45,7 @@ class RunOptions:
     counters: dict[int, dict[str, float]] = field(default_factory=dict)
     captures: Path | None = None
     is_replace: bool = False
+    jobs: int | None = None
 
 
 def build_profile(exports: Sequence[Source], options: RunOptions, progress: Progress | None = None) -> Profile:
@@ -60,8 +58,8 @@ def build_profile(exports: Sequence[Source], options: RunOptions, progress: Prog
     target = options.profiles / options.run
     if (existing := _existing(target, exports, options)) is not None:
         return existing
-    with _partial_folder(target) as folder:
-        parts = [_write_events(export, k, folder, progress) for k, export in enumerate(exports)]
+    with partial_folder(target) as folder:
+        parts = _write_events(exports, folder, options.jobs, progress)
         info = _describe(exports, parts, options)
         _move_to_ranks(folder, info)
         write_steps([export.path for export in exports], info, folder)
@@ -108,48 +106,6 @@ def _existing(target: Path, exports: Sequence[Source], options: RunOptions) -> P
 
 
 @contextmanager
-def _partial_folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target to build in, locked while it is being written, and gone afterwards."""
-    born = target.parent / f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.new"
-    folder = born.with_suffix(".partial")
-    try:
-        born.mkdir(parents=True)
-        with _locked(born):
-            # under the name that others clear up only once it is locked
-            born.rename(folder)
-            _clear_up(target.parent)
-            yield folder
-    except OSError as error:
-        raise DataError(f"{target} could not be written: {error.strerror or error}") from error
-    finally:
-        for left in (born, folder):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Hold the folder's lock if it is free. The system lets go of it when its holder ends, however that ends."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(handle)
-
-
-def _clear_up(profiles: Path) -> None:
-    """Remove what a killed ingest left: folders being built whose lock nobody holds."""
-    for left in profiles.glob(".*.partial"):
-        with suppress(FileNotFoundError), _locked(left) as is_ours:
-            if is_ours:
-                shutil.rmtree(left, ignore_errors=True)
-
-
-@contextmanager
 def _carried(captures: Path | None, folder: Path) -> Iterator[None]:
     """Move the raw captures into the profile, and back where they were when it cannot be published."""
     if captures is None:
@@ -167,7 +123,7 @@ def _carried(captures: Path | None, folder: Path) -> Iterator[None]:
 def _publish(folder: Path, target: Path, exports: Sequence[Source], options: RunOptions) -> Profile:
     """Rename into place. Of two writers of one run the first wins, and the other finds its own content there."""
     if options.is_replace and target.exists():
-        old = target.parent / f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.replaced"
+        old = unpublished(target, "replaced")
         target.rename(old)
         folder.rename(target)
         shutil.rmtree(old, ignore_errors=True)
@@ -181,38 +137,31 @@ def _publish(folder: Path, target: Path, exports: Sequence[Source], options: Run
     return open_profile(target)
 
 
-def _write_events(export: Source, capture: int, folder: Path, progress: Progress | None) -> _Part:
-    skipped, marks, done, total = Skipped(), dict(export.stated), 0, export.num_rows
-    with ExitStack() as stack:
-        writers = Writers(folder, capture, stack)
-        for batch in export.stream(skipped):
-            writers.add(batch)
-            if batch.table is Events.MARKS:
-                marks |= _rank_marks(batch)
-            done += len(batch.process)
-            if progress is not None:
-                progress(export.path, min(done, total), total)
-        writers.close()
-    if progress is not None:
-        progress(export.path, total, total)
+def _write_events(exports: Sequence[Source], folder: Path, jobs: int | None, progress: Progress | None) -> list[_Part]:
+    tasks = plan(exports, folder)
+    results = run_tasks(tasks, jobs, progress)
+    by_capture: dict[int, list[TaskResult]] = {k: [] for k in range(len(exports))}
+    for task, result in zip(tasks, results, strict=True):
+        by_capture[task.capture].append(result)
+    return [_part(exports[k], k, found) for k, found in by_capture.items()]
+
+
+def _part(export: Source, capture: int, results: Sequence[TaskResult]) -> _Part:
+    """What the tasks of a capture found, together."""
+    skipped, marks, counts = Skipped(), dict(export.stated), dict[tuple[Events, int], int]()
+    for result in results:
+        skipped.add_all(result.skipped)
+        marks |= result.marks
+        counts |= result.counts  # each table comes from one task
     # a process that only shows profiler overhead ran nothing that was traced
-    ids = sorted({process for table, process in writers.counts if table is not Events.OVERHEAD})
-    processes = tuple(_process_info(process, capture, writers.counts) for process in ids)
+    ids = sorted({process for table, process in counts if table is not Events.OVERHEAD})
+    processes = tuple(_process_info(process, capture, counts) for process in ids)
     if not any(p.num_ranges or p.num_api_calls or p.num_gpu_work for p in processes):
         raise DataError(
             f"{export.path}: nothing to measure: the capture holds neither NVTX ranges nor CUDA calls nor GPU work",
             hint="capture again with `dflash-bench capture -- CMD`; `dflash-bench doctor` says what is missing",
         )
     return _Part(processes, marks, skipped)
-
-
-def _rank_marks(batch: Batch) -> dict[int, RankMark]:
-    texts, found = batch.columns["text"], dict[int, RankMark]()
-    for position, text in enumerate(texts.dictionary.to_pylist()):
-        if (mark := RankMark.parse(text)) is not None:
-            rows = np.flatnonzero(texts.indices.to_numpy() == position)
-            found |= {int(process): mark for process in np.unique(batch.process[rows])}
-    return found
 
 
 def _process_info(process: int, capture: int, counts: dict[tuple[Events, int], int]) -> ProcessInfo:

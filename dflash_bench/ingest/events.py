@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import adbc_driver_manager
-import adbc_driver_sqlite.dbapi
 import numpy as np
 import pyarrow as pa
 
@@ -17,6 +16,7 @@ from dflash_bench.ingest.rows import (
     ABSENT,
     Batch,
     Skipped,
+    connected,
     constant,
     int_column,
     labels,
@@ -27,10 +27,13 @@ from dflash_bench.ingest.rows import (
     thread_of,
     usable,
 )
+from dflash_bench.ingest.source import Section
 from dflash_bench.model import IntArray
 from dflash_bench.profile import Events
 
 if TYPE_CHECKING:
+    from adbc_driver_manager import AdbcConnection
+
     from dflash_bench.ingest.export import Export
 
 API_VERSION_SUFFIX = re.compile(r"_v\d+$")
@@ -48,22 +51,28 @@ MEMCPY_KINDS = {
 }
 
 
-def stream(export: Export, skipped: Skipped) -> Iterator[Batch]:
-    """All events of an export. Raises DataError when the file is damaged or a column holds what it must not."""
+def sections(export: Export) -> tuple[Section, ...]:
+    """The parts of an export that have rows, as far as row ids tell."""
+    found = (
+        Section(name, sum(export.last_row(table) for table in tables if table in export.tables))
+        for name, (tables, _) in _SECTIONS.items()
+    )
+    return tuple(section for section in found if section.num_rows)
+
+
+def stream(export: Export, skipped: Skipped, section: Section | None = None) -> Iterator[Batch]:
+    """The events of a section, or all. Raises DataError when the file is damaged or a column holds what it must not."""
+    names = _SECTIONS if section is None else (section.name,)
     try:
-        with adbc_driver_sqlite.dbapi.connect(export.uri) as connection:
-            yield from nvtx_batches(export, connection, skipped)
-            yield from _api_calls(export, connection, skipped)
-            yield from _kernels(export, connection, skipped)
-            yield from _copies(export, connection, skipped)
-            yield from _graphs(export, connection, skipped)
-            yield from _overhead(export, connection, skipped)
+        with connected(export.uri) as connection:
+            for reader in (reader for name in names for reader in _SECTIONS[name][1]):
+                yield from reader(export, connection, skipped)
     except (adbc_driver_manager.Error, OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0].removeprefix("[SQLite] ")
         raise DataError(f"{export.path}: damaged: {reason}", hint="copy or export the file again") from None
 
 
-def _api_calls(export: Export, connection: object, skipped: Skipped) -> Iterator[Batch]:
+def _api_calls(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
     table = "CUPTI_ACTIVITY_KIND_RUNTIME"
     columns = {"start": None, "end": None, "globalTid": None, "correlationId": None, "nameId": None, "eventClass": 0}
     sql = select(export, table, columns)
@@ -112,7 +121,7 @@ def _work(batch: pa.RecordBatch, keep: IntArray, kind: str, name: pa.Array, **ex
     )
 
 
-def _kernels(export: Export, connection: object, skipped: Skipped) -> Iterator[Batch]:
+def _kernels(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "shortName": ABSENT, "graphNodeId": ABSENT}
     if sql := select(export, "CUPTI_ACTIVITY_KIND_KERNEL", columns):
         for batch in query(connection, sql):
@@ -121,7 +130,7 @@ def _kernels(export: Export, connection: object, skipped: Skipped) -> Iterator[B
             yield _work(batch, keep, "kernel", name, graph_node_id=int_column(batch, "graphNodeId")[keep])
 
 
-def _copies(export: Export, connection: object, skipped: Skipped) -> Iterator[Batch]:
+def _copies(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "copyKind": 0, "graphNodeId": ABSENT, "bytes": ABSENT}
     kinds = {key: f"memcpy {text}" for key, text in MEMCPY_KINDS.items()}
     if sql := select(export, "CUPTI_ACTIVITY_KIND_MEMCPY", columns):
@@ -138,7 +147,7 @@ def _copies(export: Export, connection: object, skipped: Skipped) -> Iterator[Ba
             yield _work(batch, keep, "memset", constant("memset", len(keep)), **extra)
 
 
-def _graphs(export: Export, connection: object, skipped: Skipped) -> Iterator[Batch]:
+def _graphs(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "graphExecId": ABSENT}
     if sql := select(export, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", columns):
         for batch in query(connection, sql):
@@ -147,9 +156,9 @@ def _graphs(export: Export, connection: object, skipped: Skipped) -> Iterator[Ba
             yield _work(batch, keep, "graph", constant("graph", len(keep)), graph_exec_id=exec_id)
 
 
-def _overhead(export: Export, connection: object, skipped: Skipped) -> Iterator[Batch]:
+def _overhead(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
     columns = {"start": None, "end": None, "globalTid": None, "nameId": ABSENT}
-    for table in ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"):
+    for table in _OVERHEAD:
         if sql := select(export, table, columns):
             for batch in query(connection, sql):
                 keep = usable(batch, skipped, "overhead")
@@ -164,3 +173,15 @@ def _overhead(export: Export, connection: object, skipped: Skipped) -> Iterator[
                         "end_ns": pa.array(int_column(batch, "end")[keep]),
                     },
                 )
+
+
+_Reader = Callable[["Export", "AdbcConnection", Skipped], Iterator[Batch]]
+_OVERHEAD = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+_WORK_TABLES = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
+_SECTIONS: dict[str, tuple[tuple[str, ...], tuple[_Reader, ...]]] = {
+    "nvtx": (("NVTX_EVENTS",), (nvtx_batches,)),
+    "api calls": (("CUPTI_ACTIVITY_KIND_RUNTIME",), (_api_calls,)),
+    "GPU work": (_WORK_TABLES, (_kernels, _copies, _graphs)),
+    "overhead": (_OVERHEAD, (_overhead,)),
+}
+"""What is read together, since it ends in the same files: the source tables, and what reads them, in order."""

@@ -15,16 +15,17 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.diagnostics import findings_of
-from dflash_bench.ingest.events import stream
+from dflash_bench.ingest.events import sections, stream
 from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import Batch, Skipped
+from dflash_bench.ingest.source import Section
 from dflash_bench.model import Finding, Recorder
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -59,6 +60,10 @@ class Export:
     fingerprint: str
     size_bytes: int
     tables: dict[str, frozenset[str]]
+
+    def __getstate__(self) -> dict[str, object]:
+        # what was read on the way stays here: the string table can be large, and holds secrets
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether the table is there with all of these columns."""
@@ -135,11 +140,10 @@ class Export:
         first, last = found[0]
         return (first if isinstance(first, int) else None), (last if isinstance(last, int) else None)
 
-    @property
-    def num_rows(self) -> int:
-        """Rows of the event tables, as far as row ids tell."""
-        counts = [self.rows(f'SELECT MAX(rowid) FROM "{t}"')[0][0] for t in EVENT_TABLES if t in self.tables]
-        return max(1, sum(c for c in counts if isinstance(c, int)))
+    def last_row(self, table: str) -> int:
+        """The highest row id of a table, which in files that nsys wrote is the number of its rows; 0 without rows."""
+        found = self.rows(f'SELECT MAX(rowid) FROM "{table}"')[0][0]
+        return found if isinstance(found, int) else 0
 
     @property
     def stated(self) -> dict[int, RankMark]:
@@ -159,9 +163,13 @@ class Export:
         ]
         return tuple(mark for text in texts if (mark := RankMark.parse(text)) is not None)
 
-    def stream(self, skipped: Skipped) -> Iterator[Batch]:
-        """All events of the file (`events.stream`)."""
-        return stream(self, skipped)
+    def sections(self) -> tuple[Section, ...]:
+        """NVTX, API calls, GPU work and overhead, where the file has them (`events.sections`)."""
+        return sections(self)
+
+    def stream(self, skipped: Skipped, section: Section | None = None) -> Iterator[Batch]:
+        """The events of a section, or all (`events.stream`)."""
+        return stream(self, skipped, section)
 
     def findings(self, skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
         """What the file gives to know (`diagnostics.findings_of`)."""

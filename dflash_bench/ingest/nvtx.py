@@ -25,6 +25,8 @@ from dflash_bench.model import BoolArray, IntArray
 from dflash_bench.profile import Events
 
 if TYPE_CHECKING:
+    from adbc_driver_manager import AdbcConnection
+
     from dflash_bench.ingest.export import Export
 
 PUSH_POP, START_END, NVTXT_PUSH_POP, NVTXT_START_END, MARK, DOMAIN_CREATE = 59, 60, 70, 71, 34, 75
@@ -43,7 +45,7 @@ def _texts(export: Export, batch: pa.RecordBatch) -> pa.Array:
     return labels(np.where(ids != ABSENT, ids, -2 - place), label, "string {}")
 
 
-def nvtx_batches(export: Export, connection: object, skipped: Skipped) -> Iterator[Batch]:
+def nvtx_batches(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
     """Ranges and marks of an export, batch by batch."""
     if not export.has("NVTX_EVENTS", "start", "eventType", "globalTid"):
         return

@@ -7,9 +7,12 @@ every nullable column goes through COALESCE with a sentinel, and texts travel as
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import adbc_driver_manager
+import adbc_driver_sqlite
 import numpy as np
 import pyarrow as pa
 
@@ -45,15 +48,26 @@ class Skipped:
         if count:
             self.counts[code] = self.counts.get(code, 0) + count
 
+    def add_all(self, other: Skipped) -> None:
+        for code, count in other.counts.items():
+            self.add(code, count)
 
-def query(connection: object, sql: str) -> Iterator[pa.RecordBatch]:
-    """The batches of a query over an ADBC connection, `BATCH_ROWS` rows each."""
-    cursor = connection.cursor(adbc_stmt_kwargs={"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})  # type: ignore[attr-defined]
-    try:
-        cursor.execute(sql)
-        yield from cursor.fetch_record_batch()
-    finally:
-        cursor.close()
+
+@contextmanager
+def connected(uri: str) -> Iterator[adbc_driver_manager.AdbcConnection]:
+    """An ADBC connection to an SQLite file. The DB-API layer above it would import pandas in every process."""
+    with adbc_driver_sqlite.connect(uri) as database, adbc_driver_manager.AdbcConnection(database) as connection:
+        yield connection
+
+
+def query(connection: adbc_driver_manager.AdbcConnection, sql: str) -> Iterator[pa.RecordBatch]:
+    """The batches of a query, `BATCH_ROWS` rows each."""
+    with adbc_driver_manager.AdbcStatement(connection) as statement:
+        statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
+        statement.set_sql_query(sql)
+        stream, _ = statement.execute_query()
+        with pa.RecordBatchReader.from_stream(stream) as reader:
+            yield from reader
 
 
 def select(export: Export, table: str, columns: dict[str, int | None], where: str = "") -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -11,11 +12,22 @@ from dflash_bench.ingest.rows import Batch, Skipped
 from dflash_bench.model import Finding, Recorder
 
 
-class Source(Protocol):
-    """One opened capture file, of whatever kind.
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a capture file that can be read by itself. ``num_rows`` is about how many events it holds.
 
-    ``path`` is what a person calls the file, which for a converted report is the report. ``num_rows`` is about how many
-    events there are, to show progress by. ``stated``: ranks that the file states beside its events, by process.
+    All rows of one event table come from one section: it alone writes their files.
+    """
+
+    name: str
+    num_rows: int
+
+
+class Source(Protocol):
+    """One opened capture file, of whatever kind. It is sent to other processes: it pickles, and holds nothing open.
+
+    ``path`` is what a person calls the file, which for a converted report is the report. ``stated``: ranks that the
+    file states beside its events, by process.
     """
 
     @property
@@ -49,16 +61,19 @@ class Source(Protocol):
     def gpu_names(self) -> tuple[str, ...]: ...
 
     @property
-    def num_rows(self) -> int: ...
-
-    @property
     def stated(self) -> dict[int, RankMark]: ...
 
     def rank_marks(self) -> tuple[RankMark, ...]:
         """The ranks that the file holds, as far as it says so, without reading the rest of it."""
 
-    def stream(self, skipped: Skipped) -> Iterator[Batch]:
-        """All events. Rows that are none are counted in ``skipped``. Raises DataError when the file is damaged."""
+    def sections(self) -> tuple[Section, ...]:
+        """The file in parts, always the same ones; a file that can only be read front to back is one part."""
+
+    def stream(self, skipped: Skipped, section: Section | None = None) -> Iterator[Batch]:
+        """The events of a section, or all. Rows that are none are counted in ``skipped``.
+
+        Raises DataError when the file is damaged.
+        """
 
     def findings(self, skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
         """What the file, or what was skipped in it, gives to know. ``rank``: the file's, None if it holds several."""

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from dflash_bench.errors import BenchError, DataError, UsageError
 from dflash_bench.ingest.build import Progress, RunOptions, build_profile
 from dflash_bench.ingest.export import fingerprint, open_export
+from dflash_bench.ingest.partial import partial_folder
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern, rank_in_name
 from dflash_bench.ingest.reports import CAPTURE_SUFFIXES, to_export
 from dflash_bench.ingest.source import Source
@@ -31,7 +31,8 @@ class IngestOptions:
     """How captures become profiles. ``run``: one name for all of them; None: named after the files, run by run.
 
     ``is_implicit``: another command needs the profile; a name that is taken then gets a suffix instead of an error.
-    ``settings``, ``counters`` and ``captures`` are passed on (`RunOptions`): what the built-in loop knows of its run.
+    ``settings``, ``counters``, ``captures`` (what the built-in loop knows of its run) and ``jobs`` are passed on
+    (`RunOptions`).
     """
 
     profiles: Path = Path("profiles")
@@ -45,6 +46,7 @@ class IngestOptions:
     settings: dict[str, Value] = field(default_factory=dict)
     counters: dict[int, dict[str, float]] = field(default_factory=dict)
     captures: Path | None = None
+    jobs: int | None = None
 
 
 def resolve(source: str, options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
@@ -91,11 +93,12 @@ def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | N
     prints = {path: _fingerprint(path) for path in files}
     if options.run is None and not options.is_replace and (found := _already(prints.values(), options)):
         return found
-    with TemporaryDirectory(prefix="dflash-bench-") as scratch:
+    # beside the profiles: there the next ingest clears up what a killed one leaves
+    with partial_folder(options.profiles / "scratch") as scratch:
         exports: list[Source] = []
         for k, path in enumerate(files):
             # two reports of one name, in two folders, must not become one file
-            own = Path(scratch) / str(k)
+            own = scratch / str(k)
             own.mkdir()
             exports.append(_open(path, own, prints[path], options))
         groups = _runs(exports, options)
@@ -207,6 +210,7 @@ def _build(group: Sequence[Source], run: str, options: IngestOptions, progress: 
         counters=options.counters,
         captures=options.captures,
         is_replace=options.is_replace,
+        jobs=options.jobs,
     )
     try:
         return build_profile(group, details, progress)

@@ -30,6 +30,7 @@ from dflash_bench.ingest.export import fingerprint
 from dflash_bench.ingest.json_stream import JsonStream, JsonStreamError
 from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import BATCH_ROWS, Batch, Skipped
+from dflash_bench.ingest.source import Section
 from dflash_bench.model import Finding, RankSource, Recorder
 from dflash_bench.profile import NAME, SCHEMAS, Events
 
@@ -97,7 +98,11 @@ class TorchTrace:
         """What was skipped."""
         return skipped_rows(skipped, rank)
 
-    def stream(self, skipped: Skipped) -> Iterator[Batch]:
+    def sections(self) -> tuple[Section, ...]:
+        """One: the file can only be read front to back."""
+        return (Section("trace", self.num_rows),)
+
+    def stream(self, skipped: Skipped, section: Section | None = None) -> Iterator[Batch]:
         """All events, batch by batch. Raises DataError when the file is damaged."""
         waiting = _Waiting()
         with _reading(self.path) as file:

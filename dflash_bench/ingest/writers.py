@@ -49,7 +49,8 @@ class Writers:
         schema = SCHEMAS[key[0]]
         if key not in self.files:
             path = self.folder / unranked_path(key[0], self.capture, key[1])
-            path.parent.mkdir(parents=True, exist_ok=True)
+            # without its parents: when an ingest was given up, no process of it brings the folder back
+            path.parent.mkdir(exist_ok=True)
             names = [f.name for f in schema if f.type == NAME]
             writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=names)
             self.files[key] = self.stack.enter_context(writer)

@@ -1,0 +1,80 @@
+"""An ingest as independent tasks: one per section of a capture file, each a plain function of what pickles.
+
+The tasks of a run, and so the bytes of its profile, depend on the captures alone: not on how many processes share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dflash_bench.ingest.ranks import RankMark
+from dflash_bench.ingest.rows import Batch, Skipped
+from dflash_bench.ingest.source import Section, Source
+from dflash_bench.ingest.writers import Writers
+from dflash_bench.profile import Events
+
+OnRows = Callable[[int], None]
+"""Called with the number of rows that were read since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One section of a capture, to be written into the profile that is being built in ``folder``.
+
+    ``capture`` is the file's place among the captures of the run.
+    """
+
+    source: Source
+    section: Section
+    capture: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task wrote and met. ``counts``: rows by (table, process); ``marks``: ranks by process."""
+
+    counts: dict[tuple[Events, int], int]
+    marks: dict[int, RankMark]
+    skipped: Skipped
+
+
+def plan(exports: Sequence[Source], folder: Path) -> tuple[Task, ...]:
+    """The tasks of a run, capture by capture."""
+    return tuple(
+        Task(export, section, capture, folder)
+        for capture, export in enumerate(exports)
+        for section in export.sections()
+    )
+
+
+def run_task(task: Task, on_rows: OnRows | None = None) -> TaskResult:
+    """Read a section and write its rows, one Parquet file per table and process.
+
+    Raises DataError when the capture is damaged, OSError when the rows cannot be written.
+    """
+    skipped, marks = Skipped(), dict[int, RankMark]()
+    with ExitStack() as stack:
+        writers = Writers(task.folder, task.capture, stack)
+        for batch in task.source.stream(skipped, task.section):
+            writers.add(batch)
+            if batch.table is Events.MARKS:
+                marks |= _rank_marks(batch)
+            if on_rows is not None:
+                on_rows(len(batch.process))
+        writers.close()
+    return TaskResult(writers.counts, marks, skipped)
+
+
+def _rank_marks(batch: Batch) -> dict[int, RankMark]:
+    texts, found = batch.columns["text"], dict[int, RankMark]()
+    for position, text in enumerate(texts.dictionary.to_pylist()):
+        if (mark := RankMark.parse(text)) is not None:
+            rows = np.flatnonzero(texts.indices.to_numpy() == position)
+            found |= {int(process): mark for process in np.unique(batch.process[rows])}
+    return found
