@@ -8,7 +8,8 @@ import torch
 
 from dflash_prep.agreement import AgreementGroup
 from dflash_prep.arms import Arm
-from dflash_prep.checksum_lm import ChecksumModel
+from dflash_prep.checksum import ModelKind
+from dflash_prep.checksum_triton import checksum_model
 from dflash_prep.counters import PoolTokens
 from dflash_prep.decode_device import DecodeDevice
 from dflash_prep.decode_prep import DecodePrep, PrepOptions
@@ -35,6 +36,7 @@ class RunSpec:
     verify   keep results for the oracle
     fault    damage something on purpose
     delay    slow one rank's preparation down on purpose
+    model    what computes the checksum language model
     """
 
     arm: Arm
@@ -46,6 +48,7 @@ class RunSpec:
     verify: bool
     fault: Fault | None = None
     delay: Delay | None = None
+    model: ModelKind = ModelKind.AUTO
 
 
 def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup) -> Engine:
@@ -55,7 +58,8 @@ def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup) -> Eng
     options = prep_options(spec)
     shape = worker_shape(workload, pools)
     num_slots = (workload.kv.pool_pages + 1) * workload.kv.page_size
-    model = ChecksumModel(num_slots, shape.block, workload.speculation.hit_rate, device.torch_device)
+    hit_rate = workload.speculation.hit_rate
+    model = checksum_model(spec.model, num_slots, shape.block, hit_rate, device.torch_device)
     future_map = device.future_map(shape.rows)
     worker = Worker(shape, model, pools.rows.req_to_token, future_map, device, switches, spec.fault)
     worker.capture(padded_sizes(shape.max_bs))
@@ -64,7 +68,7 @@ def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup) -> Eng
         concurrency=shape.max_bs,
         reserve=options.reserve,
         pool_size=PoolTokens.free(pools.allocator),
-        hit_rate=workload.speculation.hit_rate,
+        hit_rate=hit_rate,
         switches=switches,
         pools=pools,
         model=model,

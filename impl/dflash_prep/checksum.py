@@ -7,6 +7,7 @@ tensors as readily as ints, because they only use operators; this module imports
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 VOCAB = 512
@@ -18,6 +19,14 @@ WEIGHTS = (2003861003, 1403580811, 1170723877, 1872883957, 1298837059, 167765493
 """One odd weight per token of the context, oldest first: two swapped tokens give another sum."""
 POSITION_WEIGHT = 1640531527
 DRAFT_SALT = 0x2545F491 & MASK31
+
+
+class ModelKind(StrEnum):
+    """What computes the model: its Triton kernels on a GPU and torch elsewhere (auto), or one of the two."""
+
+    AUTO = "auto"
+    TORCH = "torch"
+    TRITON = "triton"
 
 
 def mix_of(value: Any) -> Any:

@@ -10,13 +10,22 @@ or the accept length, and `oracle.py` knows both in advance.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from dflash_prep.checksum import CONTEXT, VOCAB, WEIGHTS, hash_of, hit_threshold, proposal_of, token_of
+from dflash_prep.checksum import CONTEXT, VOCAB, WEIGHTS, ModelKind, hash_of, hit_threshold, proposal_of, token_of
 
 MASK_ID = VOCAB
 """The KV of a mask token at position p is MASK_ID + p: never a token, and different at every position."""
+
+
+class Layout(NamedTuple):
+    """How a view finds slots: entry `column // page_size` of a row is a page. `rows` None: request i has row i."""
+
+    table: torch.Tensor
+    rows: torch.Tensor | None
+    page_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,10 @@ class TableView:
     table: torch.Tensor
     pool_indices: torch.Tensor
     lens: torch.Tensor
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.table, self.pool_indices, 1)
 
     def slots(self, columns: torch.Tensor) -> torch.Tensor:
         """Slots int64 [bs, n] of `columns` int64 [bs, n]; the dummy slot 0 for columns outside [0, lens)."""
@@ -51,6 +64,10 @@ class PageTableView:
     lens: torch.Tensor
     page_size: int
 
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.block_table, None, self.page_size)
+
     def slots(self, columns: torch.Tensor) -> torch.Tensor:
         """As `TableView.slots`."""
         inside = (columns >= 0) & (columns < self.lens[:, None])
@@ -60,7 +77,9 @@ class PageTableView:
 
 
 class ChecksumModel:
-    """Target and draft over one slot space. KV: int32 [num_slots] each; slot 0 always reads as token 0."""
+    """Target and draft over one slot space, in torch. KV: int32 [num_slots] each; slot 0 always reads as token 0."""
+
+    kind = ModelKind.TORCH
 
     def __init__(self, num_slots: int, block: int, hit_rate: float, device: torch.device | str) -> None:
         self.target_kv = torch.zeros(num_slots, dtype=torch.int32, device=device)
@@ -78,9 +97,13 @@ class ChecksumModel:
 
     def next_tokens(self, view: TableView) -> torch.Tensor:
         """The token int64 [bs] that follows each request's last position, `lens - 1`: what a prefill samples."""
-        last = view.lens.to(torch.int64)[:, None] - 1
-        context = self._read(self.target_kv, view, last + self._back[:CONTEXT])
-        return token_of(hash_of((context * self._weights).sum(1), last[:, 0]))
+        return self.target_tokens(view, view.lens.to(torch.int64)[:, None] - 1)[:, 0]
+
+    def target_tokens(self, view: TableView | PageTableView, positions: torch.Tensor) -> torch.Tensor:
+        """The token int64 [bs, n] that follows each of `positions` int64 [bs, n], consecutive in a row, n <= block."""
+        columns = positions[:, :1] + self._back[: CONTEXT - 1 + positions.shape[1]]
+        context = self._read(self.target_kv, view, columns).unfold(1, CONTEXT, 1)
+        return token_of(hash_of((context * self._weights).sum(2), positions))
 
     def draft(
         self, view: TableView, block_ids: torch.Tensor, positions: torch.Tensor, verify_slots: torch.Tensor
@@ -122,13 +145,11 @@ class ChecksumModel:
         `view` is the target's table with `lens` = prefix + block; `draft_tokens` int64 [bs, block] starts with the
         anchor.
         """
-        first = positions[:, :1]
-        columns = first + self._back
-        slots = view.slots(columns)
-        self._write(self.target_kv, slots[:, CONTEXT - 1 :], draft_tokens)
-        seen = self.target_kv[slots].to(torch.int64)
-        context = seen.unfold(1, CONTEXT, 1)
-        return token_of(hash_of((context * self._weights).sum(2), positions))
+        self._write_target(view, draft_tokens, positions)
+        return self.target_tokens(view, positions)
+
+    def _write_target(self, view: TableView | PageTableView, tokens: torch.Tensor, positions: torch.Tensor) -> None:
+        self._write(self.target_kv, view.slots(positions), tokens)
 
     def keep_committed(self, draft_tokens: torch.Tensor, verify_slots: torch.Tensor, commit_lens: torch.Tensor) -> None:
         """Write the draft's KV of the committed prefix of each block; the rest goes to the dummy slot.

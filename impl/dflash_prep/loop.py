@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 from dflash_prep import arms, ranges, workload
 from dflash_prep.arms import Arm
+from dflash_prep.checksum import ModelKind
+from dflash_prep.errors import SettingError
 from dflash_prep.faults import Delay, Fault, FaultError
 from dflash_prep.workload import Workload
 
@@ -55,6 +57,7 @@ class LoopOptions:
     verify: bool
     fault: Fault | None
     delay: Delay | None
+    model: ModelKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,7 @@ def _decode(options: LoopOptions, place: Place, stop: StopFlag, sink: ranges.Sin
         verify=options.verify,
         fault=options.fault,
         delay=options.delay,
+        model=options.model,
     )
     warm_up(spec, device)
     ranges.use(sink)
@@ -172,7 +176,11 @@ def _write_results(options: LoopOptions, place: Place, engine: Engine, *, interr
         interrupted=interrupted,
         device=engine.parts.device.kind,
         counters=summarise(engine.rows, engine.parts.pool_size, checks),
-        settings={"needs_cpu_seq_lens": engine.needs_cpu, "workload": asdict(options.workload)},
+        settings={
+            "needs_cpu_seq_lens": engine.needs_cpu,
+            "workload": asdict(options.workload),
+            "model": str(engine.parts.model.kind),
+        },
         checks={
             "verified_tokens": verified,
             "mismatch": None if mismatch is None else str(mismatch),
@@ -200,6 +208,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--progress", type=Path, help="file that grows by one byte per finished step")
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo", help="of the DP agreement")
     parser.add_argument("--device", choices=["auto", "simulated", "cuda"], default="auto")
+    parser.add_argument("--model", type=ModelKind, choices=list(ModelKind), default=ModelKind.AUTO)
     parser.add_argument("--check", action="store_true", help="verify every allocation step; the host waits for it")
     parser.add_argument("--verify", action="store_true", help="compare all tokens with the oracle after the run")
     parser.add_argument("--plant", metavar="KIND@STEP", help="damage something on purpose, see faults.py")
@@ -225,6 +234,7 @@ def _options(arguments: argparse.Namespace) -> LoopOptions:
         verify=arguments.verify or arguments.plant is not None,
         fault=None if arguments.plant is None else Fault.parse(arguments.plant),
         delay=None if arguments.delay is None else Delay.parse(arguments.delay),
+        model=arguments.model,
     )
 
 
@@ -238,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         run(_options(arguments), Place.of_environment())
-    except (arms.ArmError, workload.WorkloadError, FaultError) as error:
+    except (arms.ArmError, workload.WorkloadError, FaultError, SettingError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
     except WrongRunError as error:

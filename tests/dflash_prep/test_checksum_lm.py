@@ -11,6 +11,7 @@ from dflash_prep.accept import AcceptBuffers, greedy_accept
 from dflash_prep.block_prep import BlockBuffers, BlockInputs, assemble_draft_tokens, prepare_block
 from dflash_prep.checksum import VOCAB, mix_of, prompt_key, prompt_token_of, token_of
 from dflash_prep.checksum_lm import MASK_ID, ChecksumHead, ChecksumModel, TableView
+from dflash_prep.checksum_triton import TritonChecksumModel
 from dflash_prep.oracle import Mismatch, SequenceOracle, StepResult, first_mismatch
 
 B = 8
@@ -44,28 +45,35 @@ def test_the_mean_accept_length_of_the_oracle_is_the_configured_one() -> None:
 class TinyEngine:
     """A few requests decoded by the model, on rows that are one random permutation of slots; no allocator involved."""
 
-    def __init__(self, prompts: list[int], width: int = 400) -> None:
+    def __init__(
+        self,
+        prompts: list[int],
+        width: int = 400,
+        model: type[ChecksumModel] = ChecksumModel,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.device = device
         self.keys = [prompt_key(7, 0, index) for index in range(len(prompts))]
         self.oracles = [SequenceOracle(key, n, B, HIT_RATE) for key, n in zip(self.keys, prompts, strict=True)]
         slots = 1 + torch.randperm(width * len(prompts), generator=torch.Generator().manual_seed(1))
-        self.table = torch.cat([torch.zeros(width, dtype=torch.int64), slots]).view(-1, width).to(torch.int32)
-        self.model = ChecksumModel(1 + width * len(prompts), B, HIT_RATE, "cpu")
-        self.rows = torch.arange(1, len(prompts) + 1)
-        self.lens = torch.tensor(prompts)
+        self.table = torch.cat([torch.zeros(width, dtype=torch.int64), slots]).view(-1, width).to(device, torch.int32)
+        self.model = model(1 + width * len(prompts), B, HIT_RATE, device)
+        self.rows = torch.arange(1, len(prompts) + 1, device=device)
+        self.lens = torch.tensor(prompts, device=device)
         for row, (key, n) in enumerate(zip(self.keys, prompts, strict=True), start=1):
-            self.model.prefill(self.table[row, :n].long(), prompt_token_of(key, torch.arange(n)))
+            self.model.prefill(self.table[row, :n].long(), prompt_token_of(key, torch.arange(n, device=device)))
         self.bonus = self.model.next_tokens(TableView(self.table, self.rows, self.lens))
         self.draft_table = self.table
 
     def step(self) -> list[list[int]]:
-        block = BlockBuffers.allocate(len(self.rows), B, "cpu")
+        block = BlockBuffers.allocate(len(self.rows), B, self.device)
         prepare_block(BlockInputs(self.bonus, self.lens, self.rows, self.table), MASK_ID, block)
         drafts = self.model.draft(
             TableView(self.draft_table, self.rows, self.lens), block.block_ids, block.positions, block.verify_slots
         )
         tokens = assemble_draft_tokens(self.bonus, drafts, block)
         target = self.model.verify(TableView(self.table, self.rows, self.lens + B), tokens, block.positions)
-        accepted = AcceptBuffers(len(self.rows), B, "cpu").take(len(self.rows))
+        accepted = AcceptBuffers(len(self.rows), B, self.device).take(len(self.rows))
         greedy_accept(tokens, target, self.lens, accepted)
         self.model.keep_committed(tokens, block.verify_slots, accepted.commit_lens)
         self.bonus, self.lens = accepted.bonus_tokens.clone(), accepted.new_seq_lens.clone()
@@ -77,6 +85,13 @@ def test_batched_paged_decoding_commits_exactly_what_the_sequential_oracle_says(
     engine = TinyEngine([1, 3, 50, 120])
     assert engine.bonus.tolist() == [oracle.tokens[-1] for oracle in engine.oracles]
     for _ in range(30):
+        assert engine.step() == [oracle.step() for oracle in engine.oracles]
+
+
+def test_so_does_the_model_made_of_kernels(device) -> None:
+    engine = TinyEngine([1, 3, 50], model=TritonChecksumModel, device=device)
+    assert engine.bonus.tolist() == [oracle.tokens[-1] for oracle in engine.oracles]
+    for _ in range(6):
         assert engine.step() == [oracle.step() for oracle in engine.oracles]
 
 

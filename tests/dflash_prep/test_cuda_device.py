@@ -6,11 +6,14 @@ import gc
 
 import pytest
 import torch
+from decoding import decode as decode_simulated
+from decoding import given
 
 from dflash_prep import workload as workloads
 from dflash_prep.agreement import AgreementGroup
 from dflash_prep.arms import ARMS, parse_arm
 from dflash_prep.assembly import RunSpec, build
+from dflash_prep.checksum import ModelKind
 from dflash_prep.engine import Engine
 from dflash_prep.faults import Fault, FaultKind
 from dflash_prep.launch import warm_up
@@ -51,9 +54,16 @@ def make():
 
     before = torch.cuda.current_stream()
 
-    def engine(workload: workloads.Workload, arm: str, *, check: bool = False, fault: Fault | None = None) -> Engine:
+    def engine(
+        workload: workloads.Workload,
+        arm: str,
+        *,
+        check: bool = False,
+        fault: Fault | None = None,
+        model: ModelKind = ModelKind.AUTO,
+    ) -> Engine:
         parsed = parse_arm(arm)
-        spec = RunSpec(parsed, workload, seed=0, rank=0, world=1, check=check, verify=True, fault=fault)
+        spec = RunSpec(parsed, workload, seed=0, rank=0, world=1, check=check, verify=True, fault=fault, model=model)
         return build(spec, CudaDevice(0, reuse_events=parsed.switches.event_ring), AgreementGroup(1))
 
     yield engine
@@ -78,6 +88,16 @@ def test_every_arm_gives_the_tokens_of_the_oracle_and_loses_no_page(make, shape,
     assert compared > 120 * 13
     assert engine.leaked_tokens == 0
     assert engine.prep.consistency.bad == 0
+
+
+@pytest.mark.parametrize("kind", [ModelKind.TORCH, ModelKind.TRITON])
+@pytest.mark.parametrize("arm", ["legacy", "topup"])
+def test_gpu_and_cpu_decode_the_same_tokens_with_kernels_and_with_torch(make, shape, arm, kind) -> None:
+    engine = make(shape, arm, model=kind)
+    assert engine.parts.model.kind is kind
+    decode(engine, 60)
+    engine.close()
+    assert given(engine) == given(decode_simulated(shape, arm, 60))
 
 
 @pytest.mark.parametrize("arm", ["counts", "topup", "topup,staging_ring=on", "topup,plan_stream=on"])

@@ -96,6 +96,7 @@ def test_the_list_of_arms_and_workloads_comes_without_torch() -> None:
         (("--workload", "fast"), "unknown workload 'fast'"),
         (("--steps", "0"), "--steps"),
         (("--plant", "page@soon"), "'page@soon' is no KIND@STEP"),
+        (("--device", "simulated", "--model", "triton"), "--model triton needs a GPU and triton"),
         (("--delay", "0:soon"), "'0:soon' is no RANK:MICROSECONDS"),
         (("--delay", "1:150"), "--delay 1:150 names rank 1, and the ranks of this run are 0 to 0"),
     ],
@@ -137,11 +138,12 @@ def test_a_run_that_decoded_wrongly_says_where_and_exits_with_5(tmp_path, small)
 
 def test_with_the_triton_kernels_in_their_interpreter_it_decodes_the_same(tmp_path, small) -> None:
     pytest.importorskip("triton")
-    arguments = ("--arm", "topup", "--workload", small, "--steps", "10", "--check", "--out", str(tmp_path))
+    arguments = ("--arm", "topup", "--workload", small, "--steps", "5", "--check", "--out", str(tmp_path))
     interpreted = environment(TRITON_INTERPRET="1", DFLASH_PREP_FORCE_TRITON="1")
     done = subprocess.run(command(*arguments), capture_output=True, text=True, env=interpreted, timeout=120)
     assert done.returncode == 0, done.stderr
     assert ledger(tmp_path)["checks"]["verified_tokens"] > 0
+    assert ledger(tmp_path)["settings"]["model"] == "triton"
 
 
 def test_two_ranks_agree_and_each_decodes_its_own_requests_right(tmp_path, small) -> None:
