@@ -27,11 +27,13 @@ from dflash_bench.errors import UsageError
 if TYPE_CHECKING:
     from dflash_bench.ingest.build import Progress
     from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.metrics.events import Reading
+    from dflash_bench.model import RunMetrics
     from dflash_bench.profile import Profile
 
 
 def report(
-    base: Annotated[str, typer.Argument(help="Profile, capture or folder to compare against.")],
+    base: Annotated[str, typer.Argument(help="Profile(s), capture or folder to compare against.")],
     candidate: Annotated[
         str | None, typer.Argument(help="The one with the change; left out where BASE holds two runs.")
     ] = None,
@@ -50,14 +52,15 @@ def report(
     nsys: NsysPath = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
 ) -> None:
-    """Compare two runs in one self-contained HTML file: figures, timelines, causes, environment.
+    """Compare two runs, or several of each arm, in one self-contained HTML file: verdicts, figures, timelines, causes.
 
-    The terminal shows the same in short.
+    Several runs of an arm: names with commas between, a pattern such as 'smoke-control-*', or a folder of profiles.
+    Verdicts rest on all of them; timelines, causes and the trace are those of each side's median run. The terminal
+    shows the same in short.
     """
-    from dflash_bench.compare import compare as compare_runs
-    from dflash_bench.compare import judged_if_alike
+    from dflash_bench.compare import compare_arms
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.measure import measure
+    from dflash_bench.report.arms import Arms
     from dflash_bench.report.comparison import comparison_report
     from dflash_bench.report.console import show
     from dflash_bench.report.figures import side_names
@@ -67,18 +70,32 @@ def report(
     steps = parse_steps(perfetto_steps)
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     with reading_progress() as progress:
-        old, new = _two(base, candidate, options, progress)
+        sides = _sides(base, candidate, options, progress)
     reading = chosen_reading(preset, step_range, agreement_range)
-    found = compare_runs(measure(old, reading), measure(new, reading))
-    _, judgements = judged_if_alike([found.base], [found.candidate])
-    page = html_report(found, timelines(old, new, found, reading), judgements)
-    show(comparison_report(found, is_per_rank=per_rank, is_brief=True), stdout)
+    (old, old_runs), (new, new_runs) = (_measured(runs, reading) for runs in sides)
+    found, judgements = compare_arms(old_runs, new_runs)
+    arms = Arms(old_runs, new_runs) if len(old_runs) + len(new_runs) > 2 else None
+    page = html_report(found, timelines(old, new, found, reading), judgements, arms)
+    show(comparison_report(found, is_per_rank=per_rank, is_brief=True, judgements=judgements, arms=arms), stdout)
     write_whole(output, page)
     if perfetto is not None:
         names = side_names(found)
-        sides = [side(names[0], old, found.base), side(names[1], new, found.candidate)]
-        count = write_trace(perfetto, sides, reading, steps)
+        traced = [side(names[0], old, found.base), side(names[1], new, found.candidate)]
+        count = write_trace(perfetto, traced, reading, steps)
         stderr.print(f"written: {perfetto}, {count:,} events; open it in https://ui.perfetto.dev", markup=False)
+
+
+Side = tuple["Profile", ...]
+
+
+def _measured(side: Side, reading: Reading) -> tuple[Profile, tuple[RunMetrics, ...]]:
+    """The median run of a side, and the figures of all its runs, the median one's first."""
+    from dflash_bench.metrics.measure import measure
+    from dflash_bench.report.arms import typical
+
+    found = [measure(profile, reading) for profile in side]
+    first = typical(found)
+    return side[first], (found[first], *found[:first], *found[first + 1 :])
 
 
 def parse_steps(text: str | None) -> tuple[int, int] | None:
@@ -93,14 +110,19 @@ def parse_steps(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def _two(
-    base: str, candidate: str | None, options: IngestOptions, progress: Progress | None
-) -> tuple[Profile, Profile]:
+def _sides(base: str, candidate: str | None, options: IngestOptions, progress: Progress | None) -> tuple[Side, Side]:
+    """The runs of base and candidate. One word alone holds two runs, one a side."""
+    from dflash_bench.cli.sides import resolve_side
     from dflash_bench.ingest.sources import resolve
 
-    found = [p for source in (base, candidate) if source is not None for p in resolve(source, options, progress)]
+    if candidate is not None:
+        old, new = (resolve_side(words, options, progress) for words in (base, candidate))
+        if len(old) + len(new) > 2 and (same := {p.path for p in old} & {p.path for p in new}):
+            raise UsageError(f"{', '.join(sorted(path.name for path in same))} stands on both sides")
+        return old, new
+    found = resolve(base, options, progress)
     if len(found) != 2:
         runs = ", ".join(p.info.run for p in found)
         hint = "dflash-bench report BASE CANDIDATE"
-        raise UsageError(f"a report is about two runs, and these are {len(found)}: {runs}", hint=hint)
-    return found[0], found[1]
+        raise UsageError(f"a report is about two sides, and {base} alone holds {len(found)}: {runs}", hint=hint)
+    return found[:1], found[1:]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Better, Change, Comparison, Interval, RunInfo, RunMetrics, Statistic, Unit, Value
+from dflash_bench.model import Better, Change, Comparison, Interval, RunMetrics, Statistic, Unit, Value
+from dflash_bench.report.arms import Arms, arms_of, run_metrics, run_rows
+from dflash_bench.report.changes import KEY_METRICS, key_changes, pooled_changes
 from dflash_bench.report.sheets import (
     MAX_RANKS_SHOWN,
     SECTIONS,
@@ -38,31 +41,15 @@ _BY_RANK = (
 )
 
 
-_GLANCE = (
-    "range.prepare_for_decode",
-    "step.period",
-    "step.lead",
-    "launch.run_ahead_fraction",
-    "stall.total_per_step",
-    "sync.total_per_step",
-    "alloc.step_share",
-    "alloc.step_cost",
-    "dp.agreement_tax",
-    "dp.alloc_on_critical_path",
-    "tokens.per_s",
-    "accept.length",
-)
-"""What a tired engineer asks first, pooled over ranks."""
-
-
 def comparison_report(
     comparison: Comparison,
     *,
     is_per_rank: bool | None = None,
     is_brief: bool = False,
     judgements: Judgements | None = None,
+    arms: Arms | None = None,
 ) -> Report:
-    """Base against candidate.
+    """Base against candidate; ``arms`` holds all runs where there are repeats.
 
     ``is_per_rank``: None shows single ranks where there are at most four. ``is_brief``: the first sheets and what the
     host was doing, without every metric.
@@ -70,36 +57,32 @@ def comparison_report(
     base, candidate = comparison.base.info, comparison.candidate.info
     num_ranks = len({*base.ranks, *candidate.ranks})
     per_rank = num_ranks <= MAX_RANKS_SHOWN if is_per_rank is None else is_per_rank
-    changes = [c for c in comparison.changes if (per_rank or c.rank is None) and not _is_full_coverage(c)]
-    if num_ranks == 1:
-        ranked = {c.metric for c in changes if c.rank is not None}
-        changes = [c for c in changes if c.rank is not None or c.metric not in ranked]
+    chosen = comparison.changes if per_rank and num_ranks > 1 else pooled_changes(comparison)
+    changes = [c for c in chosen if not _is_full_coverage(c)]
     sheets = [_changes_sheet(title, [c for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
-    watched = _GLANCE if is_brief else None
+    watched = KEY_METRICS if is_brief else None
     verdicts = [] if judgements is None else [verdict_sheet(judgements, is_per_rank=per_rank, watched=watched)]
-    first = (_glance_sheet(comparison, num_ranks), _ranks_sheet(comparison), *_cause_sheets(comparison))
+    every = arms_of(comparison, arms)
+    first = (_glance_sheet(comparison), _runs_sheet(every), _ranks_sheet(comparison), *_cause_sheets(comparison))
     last = (*verdicts, *([] if is_brief else sheets), _tracing_sheet(comparison))
     return Report(
-        title=f"{_side(base)} → {_side(candidate)}",
+        title=" → ".join(_side(runs) for _, runs in every.sides),
         lines=(
             f"base: {identity(base)}; {captured(base)}",
             f"candidate: {identity(candidate)}; {captured(candidate)}",
+            *([every.note] if every.note else []),
             *(verdict_lines(judgements) if judgements else ()),
             *_straggler_lines(comparison),
             *_tracing_lines(comparison),
         ),
         sheets=tuple(s for s in (*first, *last) if s.rows),
-        warnings=tuple(_warnings(comparison)),
+        warnings=tuple(warning_texts(comparison, every)),
     )
 
 
-def _glance_sheet(comparison: Comparison, num_ranks: int) -> Sheet:
-    """The pooled figures that matter most; of a single rank, that rank's, which are what the verdicts speak of."""
-    found = {c.metric: c for c in comparison.changes if c.rank is None}
-    if num_ranks == 1:
-        found |= {c.metric: c for c in comparison.changes if c.rank is not None}
-    changes = [found[name] for name in _GLANCE if name in found]
-    rows = [(c.metric, _ARROW[c.better], *_figures(c)) for c in changes]
+def _glance_sheet(comparison: Comparison) -> Sheet:
+    """The figures that matter most."""
+    rows = [(c.metric, _ARROW[c.better], *_figures(c)) for c in key_changes(comparison)]
     return Sheet("At a glance", _CHANGE_COLUMNS, tuple(rows), left=("metric", "unit"))
 
 
@@ -110,13 +93,19 @@ def _is_full_coverage(change: Change) -> bool:
     return is_coverage and change.base in (full, None) and change.candidate in (full, None)
 
 
-def _warnings(comparison: Comparison) -> Iterator[str]:
+def warning_texts(comparison: Comparison, arms: Arms) -> Iterator[str]:
+    """Everything a reader must know of the comparison and of every run, as lines."""
     yield from warning_lines(comparison.findings)
-    for run, side in ((comparison.base, "base"), (comparison.candidate, "candidate")):
-        yield from (f"{side}: {line}" for line in warning_lines(run.findings))
+    for side, runs in arms.sides:
+        for run in runs:
+            where = f"{side} {run.info.run}" if len(runs) > 1 else side
+            yield from (f"{where}: {line}" for line in warning_lines(run.findings))
 
 
-def _side(info: RunInfo) -> str:
+def _side(runs: Sequence[RunMetrics]) -> str:
+    info = runs[0].info
+    if len(runs) > 1:
+        return f"{info.arm or info.run} ({len(runs)} runs)"
     return info.run if info.arm is None or info.arm in info.run else f"{info.run} ({info.arm})"
 
 
@@ -160,6 +149,28 @@ def _interval(found: Interval | None, unit: Unit) -> str:
     return f"{text(found.low, unit, is_signed=True)} … {text(found.high, unit, is_signed=True)}"
 
 
+def _runs_sheet(arms: Arms) -> Sheet:
+    """Every run with its own figures, where there are repeats."""
+    if not arms.is_repeated:
+        return Sheet("", (), ())
+    names = run_metrics(arms)
+    rows = [
+        (
+            row.side,
+            row.run,
+            "✓" if row.is_typical else "",
+            *(text(value, spec(name).unit) for name, value in zip(names, row.figures, strict=True)),
+        )
+        for row in run_rows(arms)
+    ]
+    columns = ("side", "run", "median", *(_heading(name) for name in names))
+    return Sheet("Runs", columns, tuple(rows), left=("side", "run"))
+
+
+def _heading(name: str) -> str:
+    return f"{name} {symbol(spec(name).unit)}".strip()
+
+
 def _ranks_sheet(comparison: Comparison) -> Sheet:
     """Ranks side by side, base → candidate in each cell."""
     found = {(c.metric, c.rank): c for c in comparison.changes if c.rank is not None}
@@ -167,9 +178,8 @@ def _ranks_sheet(comparison: Comparison) -> Sheet:
     names = [name for name in _BY_RANK if any((name, rank) in found for rank in ranks)]
     if len(ranks) < 2:
         return Sheet("", (), ())
-    units = {c.metric: c.unit for c in found.values()}
     rows = [(str(rank), *(_cell(found.get((name, rank))) for name in names)) for rank in ranks]
-    columns = ("rank", *(f"{name} {symbol(units[name])}".strip() for name in names))
+    columns = ("rank", *(_heading(name) for name in names))
     return Sheet("Ranks side by side (base → candidate)", columns, tuple(rows))
 
 

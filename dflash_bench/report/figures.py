@@ -8,19 +8,19 @@ Colours are mid-tones that read on light and on dark; text and lines take the pa
 from __future__ import annotations
 
 import html
+import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure, summarise
-from dflash_bench.model import Better, Comparison, FloatArray, Metric, RunMetrics, Unit
-from dflash_bench.report.units import symbol, text
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from dflash_bench.model import Better, Change, Comparison, FloatArray, Metric, RunMetrics, Unit
+from dflash_bench.report.arms import Arms, arms_of, pooled
+from dflash_bench.report.units import MISSING, symbol, text
 
 BASE, CANDIDATE = "#8a8178", "#2f81d0"
 WORSE, BETTER_COLOUR = "#d0702f", "#2f81d0"
@@ -29,13 +29,16 @@ GRID = "rgba(128,128,128,0.22)"
 MAX_POINTS = 400
 """Points of a curve: more than a screen has columns would only make the file heavy."""
 
+LOGARITHMIC_FROM = 20.0
+"""Ratio of an axis' ends from which it is logarithmic."""
+
 MAX_LABEL = 48
 Trace = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LegendEntry:
-    """What a colour or a line stands for. ``line`` is ``solid``, ``dash`` or, for areas, empty."""
+    """What a colour or a line stands for. ``line`` is ``solid``, ``dash``, ``dot`` or, for areas, empty."""
 
     name: str
     colour: str
@@ -57,16 +60,21 @@ class Figure:
 
 
 def built(key: str, title: str, words: str, traces: Sequence[Trace], layout: dict[str, Any]) -> Figure:
-    """Check the traces and the layout against Plotly's schema and freeze them. Raises ValueError for our own slips.
+    """Freeze traces and layout. Raises ValueError for a number that is none: JSON has no NaN.
 
-    A trace's ``name`` may hold anything; it goes into the legend as it is and into the figure escaped.
+    A trace's ``name`` may hold anything; it goes into the legend as it is and into the figure escaped. The tests hold
+    every figure against Plotly's schema: to do that here would take most of the time that a report takes.
     """
-    import plotly.graph_objects as go
-
     legend = [_entry(t) for t in traces if "name" in t]
-    checked = [t | {"name": label(t["name"])} if "name" in t else t for t in traces]
-    found: go.Figure = go.Figure({"data": checked, "layout": {"template": None, "showlegend": False, **layout}})
-    return Figure(key, title, words, found.to_json(), tuple(legend))
+    escaped = [t | {"name": label(t["name"])} if "name" in t else t for t in traces]
+    content = {"data": escaped, "layout": {"showlegend": False, **layout}}
+    return Figure(key, title, words, json.dumps(content, default=_listed, allow_nan=False), tuple(legend))
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no place in a figure")
 
 
 def _entry(trace: Trace) -> LegendEntry:
@@ -111,11 +119,6 @@ def display(values: FloatArray, unit: Unit) -> FloatArray:
     return np.asarray(values, np.float64) * factor
 
 
-def log_axis() -> dict[str, Any]:
-    """A logarithmic axis with ticks at 1, 2 and 5 of each decade."""
-    return {"type": "log", "dtick": "D2", "tickformat": ",~r"}
-
-
 def row_annotations(names: Iterable[str]) -> list[dict[str, Any]]:
     """A name above each of rows 0, 1, …: beside them, long names would leave a phone no room for the figure."""
     return [
@@ -123,6 +126,23 @@ def row_annotations(names: Iterable[str]) -> list[dict[str, Any]]:
         | {"showarrow": False, "font": {"size": 12}}
         for k, name in enumerate(names)
     ]
+
+
+def both_figures(change: Change) -> str:
+    """The figures of base and candidate, with their unit."""
+    return f"{text(change.base, change.unit)} → {shown(change.candidate, change.unit)}"
+
+
+def change_hover(change: Change) -> str:
+    """What a change says when pointed at."""
+    found = change.interval
+    span = MISSING
+    if found is not None:
+        span = f"{text(found.low, change.unit, is_signed=True)} … {shown(found.high, change.unit, is_signed=True)}"
+    return (
+        f"<b>{label(change.metric)}</b><br>{both_figures(change)}"
+        f"<br>difference {shown(change.difference, change.unit, is_signed=True)}<br>95 % interval {span}"
+    )
 
 
 def sides(comparison: Comparison) -> tuple[tuple[str, RunMetrics, str], tuple[str, RunMetrics, str]]:
@@ -156,44 +176,55 @@ def ecdf(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.percentile(ordered, 100 * share), share
 
 
-def ecdf_figure(comparison: Comparison, name: str) -> Figure | None:
-    """Both runs' distributions of a metric over all ranks and, dashed, their worst rank; None where neither has it."""
-    traces, words, ends = [], [], []
+def ecdf_figure(comparison: Comparison, name: str, arms: Arms | None = None) -> Figure | None:
+    """Both runs' distributions of a metric over all ranks and, dashed, their worst rank; None where neither has it.
+
+    The other runs of ``arms``, if any, are thin lines beside them.
+    """
+    traces, words, values = [], [], []
     better, unit = spec(name).better, spec(name).unit
-    for side, run, colour in sides(comparison):
-        found = _pooled(run, name)
+    others = [runs[1:] for _, runs in arms_of(comparison, arms).sides]
+    for (side, run, colour), more in zip(sides(comparison), others, strict=True):
+        found = pooled(run, name)
         if found is None:
             words.append(f"{side}: no data")
             continue
+        traces += _others([m for other in more if (m := pooled(other, name)) is not None], side, colour)
         traces.append(_curve(found, f"{side} (n = {found.n:,})", colour, "solid"))
-        ends.append(np.percentile(found.values, [0.5, 99.5]))
+        values.append(found.values)
         words.append(f"{side}: {_quantiles(found)}")
         if (worst := worst_rank(run, name, better)) is not None:
             traces.append(_curve(worst, f"{side}, worst rank {worst.rank}", colour, "dash"))
             words[-1] += f"; worst rank {worst.rank}: half up to {shown(figure(worst), unit)}"
     if not traces:
         return None
-    is_log = unit is Unit.NS and all(float(e[0]) > 0 for e in ends)
-    low, high = min(e[0] for e in ends), max(e[1] for e in ends)
-    window = display(np.array([low, high]), unit)
-    axis = {"title": {"text": f"{label(name)}, {symbol(unit)}"}} | (
-        log_axis()
-        if is_log
-        else {"range": [float(w) for w in window + np.array([-0.03, 0.03]) * (np.ptp(window) or 1)]}
-    )
-    note = "" if is_log else " The axis opens at the middle 99 % of the samples; a double click shows all."
     return built(
         f"ecdf-{name}",
         f"How {name} is distributed",
-        ". ".join(words) + f".{note}",
+        ". ".join(words) + ". The axis opens at the middle 99 % of the samples; a double click shows all.",
         traces,
-        layout(320, axis, {"title": {"text": "share of samples up to it"}, "range": [0, 1.02], "tickformat": ".0%"}),
+        layout(
+            320,
+            {"title": {"text": f"{label(name)}, {symbol(unit)}"}} | value_axis(values, unit),
+            {"title": {"text": "share of samples up to it"}, "range": [0, 1.02], "tickformat": ".0%"},
+        ),
     )
 
 
-def _pooled(run: RunMetrics, name: str) -> Metric | None:
-    found = run.find(name, None) or next((m for m in run.metrics if m.name == name), None)
-    return found if found is not None and len(found.values) else None
+def _others(metrics: Sequence[Metric], side: str, colour: str) -> list[Trace]:
+    """Thin lines for the other runs of a side; the first one stands in the legend for all."""
+    found = [_curve(m, f"{side}, other runs", colour, "dot") for m in metrics]
+    return [found[0], *({k: v for k, v in trace.items() if k != "name"} for trace in found[1:])] if found else []
+
+
+def value_axis(values: Sequence[FloatArray], unit: Unit) -> dict[str, Any]:
+    """An axis over the middle 99 % of several sets of samples: logarithmic where that spans decades."""
+    ends = np.array([np.percentile(v, [0.5, 99.5]) for v in values])
+    low, high = (float(end) for end in display(np.array([ends[:, 0].min(), ends[:, 1].max()]), unit))
+    if unit is Unit.NS and low > 0 and high > LOGARITHMIC_FROM * low:
+        return {"type": "log", "dtick": "D2", "tickformat": ",~r", "range": [math.log10(low), math.log10(high)]}
+    margin = 0.03 * ((high - low) or abs(high) or 1.0)
+    return {"range": [low - margin, high + margin]}
 
 
 def worst_rank(run: RunMetrics, name: str, better: Better) -> Metric | None:
@@ -217,6 +248,9 @@ def _curve(metric: Metric, name: str, colour: str, dash: str) -> Trace:
     return curve(metric.values, metric.unit, name, colour, dash)
 
 
+_WIDTHS = {"solid": 2.4, "dash": 1.4, "dot": 1.0}
+
+
 def curve(values: FloatArray, unit: Unit, name: str, colour: str, dash: str) -> Trace:
     """The distribution of samples as a line."""
     x, y = ecdf(values)
@@ -226,6 +260,6 @@ def curve(values: FloatArray, unit: Unit, name: str, colour: str, dash: str) -> 
         "name": name,
         "x": np.round(display(x, unit), 3),
         "y": np.round(y, 5),
-        "line": {"color": colour, "dash": dash, "width": 2.4 if dash == "solid" else 1.4, "shape": "hv"},
+        "line": {"color": colour, "dash": dash, "width": _WIDTHS[dash], "shape": "hv"},
         "hovertemplate": "%{y:.1%} up to %{x:,.1f} " + symbol(unit) + "<extra></extra>",
     }

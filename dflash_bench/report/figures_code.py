@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Comparison, Metric, RunMetrics, Unit, Value
+from dflash_bench.model import Comparison, RunMetrics, Unit, Value
+from dflash_bench.report.arms import pooled
 from dflash_bench.report.figures import (
     Figure,
     Trace,
@@ -14,11 +15,11 @@ from dflash_bench.report.figures import (
     curve,
     label,
     layout,
-    log_axis,
     row_annotations,
     shown,
     side_names,
     sides,
+    value_axis,
 )
 from dflash_bench.report.units import milliseconds
 
@@ -150,9 +151,9 @@ def _hover(side: str, cause: Cause | None) -> str:
 
 def allocation_figure(comparison: Comparison) -> Figure | None:
     """Distribution of ``prepare_for_decode`` on steps that allocated and on the others, before and after."""
-    traces, words = [], []
+    traces, words, every = [], [], []
     for side, run, colour in sides(comparison):
-        cost, share = _of(run, "alloc.step_cost"), _of(run, "alloc.step_share")
+        cost, share = pooled(run, "alloc.step_cost"), pooled(run, "alloc.step_share")
         if share is not None:
             words.append(f"{side}: {shown(figure(share), Unit.FRACTION)} of {share.n:,} steps allocate")
         if cost is None or cost.group is None:
@@ -161,6 +162,7 @@ def allocation_figure(comparison: Comparison) -> Figure | None:
         words[-1:] = [f"{words[-1] if words else side}, which costs such a step {shown(figure(cost), Unit.NS)}"]
         for is_alloc, dash, what in ((True, "dash", "allocating"), (False, "solid", "other")):
             values = cost.values[cost.group == is_alloc]
+            every.append(values)
             n = num_alloc if is_alloc else cost.n - num_alloc
             traces.append(curve(values, Unit.NS, f"{side}, {what} (n = {n:,})", colour, dash))
     if not traces:
@@ -172,12 +174,7 @@ def allocation_figure(comparison: Comparison) -> Figure | None:
         traces,
         layout(
             320,
-            {"title": {"text": "range.prepare_for_decode, µs"}, **log_axis()},
+            {"title": {"text": "range.prepare_for_decode, µs"}} | value_axis(every, Unit.NS),
             {"title": {"text": "share of samples up to it"}, "range": [0, 1.02], "tickformat": ".0%"},
         ),
     )
-
-
-def _of(run: RunMetrics, name: str) -> Metric | None:
-    found = run.find(name, None) or next((m for m in run.metrics if m.name == name), None)
-    return found if found is not None and len(found.values) else None

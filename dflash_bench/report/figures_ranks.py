@@ -1,4 +1,4 @@
-"""Figures about ranks at their agreement: who came late, and when."""
+"""Figures about ranks: which of them moved, who came late to the agreement, and when."""
 
 from __future__ import annotations
 
@@ -7,14 +7,109 @@ from collections.abc import Iterator
 import numpy as np
 
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Comparison, FloatArray, Metric, RunMetrics, Unit
-from dflash_bench.report.figures import Figure, Trace, built, display, layout, shown, sides
-from dflash_bench.report.units import symbol
+from dflash_bench.model import Change, Comparison, FloatArray, Metric, RunMetrics, Unit
+from dflash_bench.report.changes import direction
+from dflash_bench.report.figures import (
+    Figure,
+    Trace,
+    both_figures,
+    built,
+    change_hover,
+    display,
+    label,
+    layout,
+    row_annotations,
+    shown,
+    sides,
+)
+from dflash_bench.report.units import MISSING, symbol
+from dflash_bench.stats.judgement import Judgements
 
 MAX_BINS = 200
 """Steps are put together until no more columns than these are left."""
 
 _QUANTILES = (5, 25, 50, 75, 95)
+HEAT_METRICS = (
+    "step.period",
+    "range.prepare_for_decode",
+    "range.dp_agreement",
+    "alloc.step_share",
+    "step.lead",
+    "launch.run_ahead_fraction",
+    "stall.total_per_step",
+    "sync.total_per_step",
+    "dp.wait",
+    "dp.straggler_share",
+    "tokens.per_s",
+)
+
+
+def heat_map(comparison: Comparison, judgements: Judgements | None = None) -> Figure | None:
+    """How far each rank moved in the better or worse direction; None for fewer than two ranks.
+
+    The colour is (candidate − base) ÷ (|candidate| + |base|), turned so that better is positive: −1 … 1 for every
+    metric, also for leads, whose sign changes.
+    """
+    found = {(c.metric, c.rank): c for c in comparison.changes if c.rank is not None}
+    ranks = sorted({rank for _, rank in found if rank is not None})
+    names = [name for name in HEAT_METRICS if any((name, rank) in found for rank in ranks)]
+    if len(ranks) < 2 or not names:
+        return None
+    cells = [[found.get((name, rank)) for rank in ranks] for name in names]
+    worst = sorted((c for row in cells for c in row if c and (_movement(c) or 0) < 0), key=lambda c: _movement(c) or 0)
+    words = "; ".join(f"{c.metric} on rank {c.rank} {both_figures(c)}{_verdict(c, judgements)}" for c in worst[:3])
+    trace: Trace = {
+        "type": "heatmap",
+        "z": [[_movement(c) if c else None for c in row] for row in cells],
+        "x": list(range(len(ranks))),
+        "y": list(range(len(names))),
+        "zmin": -1,
+        "zmax": 1,
+        "colorscale": [[0, "rgba(208,112,47,0.85)"], [0.5, "rgba(128,128,128,0.06)"], [1, "rgba(47,129,208,0.85)"]],
+        "xgap": 2,
+        "ygap": 20,
+        "hoverinfo": "text",
+        "hovertext": [
+            [f"rank {c.rank}<br>{change_hover(c)}{_verdict(c, judgements)}" if c else "" for c in row] for row in cells
+        ],
+        "colorbar": {"thickness": 10, "tickvals": [-1, 0, 1], "ticktext": ["worse", "same", "better"]}
+        | {"orientation": "h", "y": -0.16, "yanchor": "top", "len": 0.8, "outlinewidth": 0},
+    }
+    if len(ranks) <= 4:
+        trace |= {"text": [[_cell(c) for c in row] for row in cells], "texttemplate": "%{text}"}
+    axis = {"tickvals": list(range(len(ranks))), "ticktext": [str(r) for r in ranks], "title": {"text": "rank"}}
+    below = f"In the worse direction moved most: {words}." if words else "No rank moved in the worse direction."
+    return built(
+        "heat-ranks",
+        "Which rank moved, and which way",
+        f"{len(ranks)} ranks × {len(names)} metrics. {below}",
+        [trace],
+        layout(
+            130 + 48 * len(names),
+            {**axis, "showgrid": False, "zeroline": False, "fixedrange": True},
+            {"autorange": "reversed", "showticklabels": False, "showgrid": False, "zeroline": False},
+            annotations=row_annotations(label(name) for name in names),
+        ),
+    )
+
+
+def _verdict(change: Change, judgements: Judgements | None) -> str:
+    judged = judgements.find(change.metric, change.rank) if judgements else None
+    return f" ({judged.verdict})" if judged else ""
+
+
+def _movement(change: Change) -> float | None:
+    if change.difference is None or change.base is None or change.candidate is None:
+        return None
+    size = abs(change.base) + abs(change.candidate)
+    return round(direction(change) * abs(change.difference) / size, 4) if size else 0.0
+
+
+def _cell(change: Change | None) -> str:
+    return MISSING if change is None else both_figures(change)
+
+
+# ── arrivals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def arrival_figures(comparison: Comparison) -> list[Figure]:

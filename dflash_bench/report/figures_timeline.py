@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 
 from dflash_bench.model import Unit
@@ -64,31 +65,33 @@ def _edge(t: int) -> Trace:
 
 
 def _words(window: StepWindow) -> str:
-    waits = sorted((b for b in window.bars if b.kind is BarKind.WAIT), key=lambda b: b.start_ns - b.end_ns)
-    longest = f", the longest {waits[0].name} of {_length(waits[0])}" if waits else ""
-    gpu = [b for b in window.bars if b.kind is BarKind.GPU]
-    left_out = f" {window.num_left_out:,} shorter bars are left out." if window.num_left_out else ""
+    left_out = f" The {window.num_left_out:,} shortest bars are not drawn." if window.num_left_out else ""
     return (
         f"Step {window.step} of {window.num_steps:,} (counted from 0), {shown(window.length_ns, Unit.NS)} long, between"
-        f" the dotted lines. Host waits: {len(waits)}, {shown(window.waited_ns, Unit.NS)}{longest}. Launches:"
-        f" {len(window.flows)}; pieces of GPU work: {len(gpu)}. Lines lead from launches to their work.{left_out}"
+        f" the dotted lines. {_waits(window.waits, window.waited_ns)}. Launches with GPU work: {len(window.flows):,};"
+        f" pieces of GPU work: {window.num_gpu_work:,}. Lines lead from launches to their work.{left_out}"
     )
 
 
-def _length(bar: Bar) -> str:
-    return shown(bar.end_ns - bar.start_ns, Unit.NS)
+def _waits(waits: Sequence[Bar], total_ns: int) -> str:
+    if not waits:
+        return "No host wait"
+    longest = f"{waits[0].name} of {shown(waits[0].length_ns, Unit.NS)}"
+    if len(waits) == 1:
+        return f"One host wait, {longest}"
+    return f"Host waits: {len(waits):,}, {shown(total_ns, Unit.NS)}, the longest {longest}"
 
 
 def _bars(kind: BarKind, bars: list[Bar]) -> Trace:
     greys = (_COLOURS[kind], _SECOND_GREY)
     colours = [greys[k % 2] if kind is BarKind.RANGE else greys[0] for k in range(len(bars))]
-    named = set(sorted(range(len(bars)), key=lambda k: bars[k].start_ns - bars[k].end_ns)[:MAX_NAMED_BARS])
+    named = set(sorted(range(len(bars)), key=lambda k: -bars[k].length_ns)[:MAX_NAMED_BARS])
     return {
         "type": "bar",
         "orientation": "h",
         "name": kind.value,
         "base": [b.start_ns / 1000 for b in bars],
-        "x": [(b.end_ns - b.start_ns) / 1000 for b in bars],
+        "x": [b.length_ns / 1000 for b in bars],
         "y": [b.track for b in bars],
         "width": 0.8,
         "marker": {"color": colours, "line": {"color": colours, "width": 0.5}},
@@ -105,7 +108,7 @@ def _bars(kind: BarKind, bars: list[Bar]) -> Trace:
 def _hover(bar: Bar) -> str:
     detail = f"<br>{label(bar.detail)}" if bar.detail else ""
     start = shown(bar.start_ns, Unit.NS, is_signed=True)
-    return f"<b>{label(bar.name, limit=90)}</b><br>{bar.kind}, {_length(bar)}<br>at {start}{detail}"
+    return f"<b>{label(bar.name, limit=90)}</b><br>{bar.kind}, {shown(bar.length_ns, Unit.NS)}<br>at {start}{detail}"
 
 
 def _arrows(window: StepWindow) -> Trace:

@@ -9,6 +9,7 @@ forbids every request.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -16,29 +17,33 @@ from typing import Any
 from dflash_bench import __version__
 from dflash_bench.environment import differences, is_refused
 from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.registry import spec
 from dflash_bench.model import Comparison
 from dflash_bench.profile import Profile
-from dflash_bench.report.as_json import comparison_json
+from dflash_bench.report.arms import Arms, arms_of, run_metrics
+from dflash_bench.report.as_json import comparison_document
+from dflash_bench.report.changes import key_changes, largest
+from dflash_bench.report.comparison import warning_texts
 from dflash_bench.report.figures import Figure, ecdf_figure, side_names
 from dflash_bench.report.figures_code import allocation_figure, cause_figures, host_waits, stalls, wait_sentence
-from dflash_bench.report.figures_metrics import forest_figures, heat_map
-from dflash_bench.report.figures_ranks import arrival_figures
+from dflash_bench.report.figures_forest import forest_figures
+from dflash_bench.report.figures_ranks import arrival_figures, heat_map
 from dflash_bench.report.figures_timeline import timeline_figure
 from dflash_bench.report.html_tables import (
     cause_rows,
     change_row,
     change_sections,
     commands,
-    key_changes,
-    largest,
+    run_cells,
     settings,
     verdict_lines,
-    warnings,
 )
 from dflash_bench.report.sheets import captured, identity
 from dflash_bench.report.timeline import StepWindow, step_windows
+from dflash_bench.report.units import symbol
 from dflash_bench.stats.judgement import Judgements
 
+CURVES = ("range.prepare_for_decode", "step.lead", "launch.lead")
 MAX_TABLE_ROWS = 2000
 """Rows of one cause table that the page's JSON keeps; programs that count in range names make millions of rows."""
 
@@ -73,8 +78,13 @@ def straggler(comparison: Comparison) -> int | None:
     return -max(shares)[1] if shares else ranks[0] if ranks else None
 
 
-def html_report(comparison: Comparison, steps: Timelines | None, judgements: Judgements | None = None) -> str:
-    """The whole page, headed by the verdicts where any were reached."""
+def html_report(
+    comparison: Comparison,
+    steps: Timelines | None,
+    judgements: Judgements | None = None,
+    arms: Arms | None = None,
+) -> str:
+    """The whole page, headed by the verdicts where any were reached; ``arms``: all runs, where there are repeats."""
     import jinja2
     from plotly.offline import get_plotlyjs
 
@@ -85,57 +95,72 @@ def html_report(comparison: Comparison, steps: Timelines | None, judgements: Jud
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    sections = _sections(comparison, steps)
+    environment.filters["parts"] = _parts
+    every = arms_of(comparison, arms)
+    sections = _sections(comparison, steps, judgements, every)
     specs = ",\n".join(f"{json.dumps(f.key)}:{f.spec}" for _, figures in sections.values() for f in figures)
     return environment.get_template("report.html.j2").render(
-        **_texts(comparison, judgements),
+        **_texts(comparison, judgements, every),
         sections=sections,
         css=_template("report.css"),
         js=_template("report.js"),
         plotly=get_plotlyjs(),
-        comparison_json=script_json(embedded(comparison, judgements)),
+        comparison_json=script_json(embedded(comparison, judgements, arms)),
         figures_json=script_json("{" + specs + "}"),
         version=__version__,
     )
+
+
+def _parts(name: str) -> list[str]:
+    """A name cut where a narrow column may break it: behind its dots, underscores, dashes and the like."""
+    return re.findall(r"[^._@>/·-]*[._@>/·-]+|[^._@>/·-]+", name)
 
 
 def _template(name: str) -> str:
     return (files("dflash_bench.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _texts(comparison: Comparison, judgements: Judgements | None) -> dict[str, Any]:
+def _texts(comparison: Comparison, judgements: Judgements | None, arms: Arms) -> dict[str, Any]:
     base, candidate = comparison.base, comparison.candidate
     names, keys = side_names(comparison), key_changes(comparison)
     waits, waits_left_out = cause_rows(host_waits(base), host_waits(candidate))
     dry, dry_left_out = cause_rows(stalls(base), stalls(candidate))
+    infos = [[run.info for run in runs] for _, runs in arms.sides]
+    circumstances = settings(arms)
     return {
         "names": names,
         "about": [(identity(run.info), captured(run.info)) for run in (base, candidate)],
+        "note": arms.note,
         "verdicts": verdict_lines(judgements) if judgements else [],
         "method": judgements.method if judgements else "",
-        "refusals": [d.finding.text for d in differences([base.info], [candidate.info]) if is_refused([d])],
+        "refusals": [d.finding.text for d in differences(*infos) if is_refused([d])],
         "largest": [change_row(c) for c in largest(keys)],
         "waits": [wait_sentence(name, run) for name, run in zip(names, (base, candidate), strict=True)],
         "tiles": [change_row(c, judgements) for c in keys],
+        "run_metrics": [(name, symbol(spec(name).unit)) for name in run_metrics(arms)],
+        "runs": run_cells(arms) if arms.is_repeated else [],
         "changes": change_sections(comparison, judgements),
         "causes": [
             ("Host waits, over all ranks", "range path", waits, waits_left_out),
             ("GPU idle time, over all ranks", "innermost range · call", dry, dry_left_out),
         ],
-        "warnings": warnings(comparison),
-        "settings": settings(base.info, candidate.info),
-        "commands": commands(base.info, candidate.info),
+        "warnings": list(warning_texts(comparison, arms)),
+        "differing": [s for s in circumstances if s.is_different],
+        "settings": [s for s in circumstances if not s.is_different],
+        "commands": commands(arms),
     }
 
 
-def _sections(comparison: Comparison, steps: Timelines | None) -> dict[str, tuple[str, list[Figure]]]:
+def _sections(
+    comparison: Comparison, steps: Timelines | None, judgements: Judgements | None, arms: Arms
+) -> dict[str, tuple[str, list[Figure]]]:
     """Figures by section of the page: id → (title, figures); sections without figures are left out."""
-    curves = [ecdf_figure(comparison, name) for name in ("range.prepare_for_decode", "step.lead", "launch.lead")]
+    curves = [ecdf_figure(comparison, name, arms) for name in CURVES]
     found: dict[str, tuple[str, list[Figure | None]]] = {
+        "changes": ("What changed", [*forest_figures(comparison, judgements)]),
         "code": ("Which code made the host wait", [*cause_figures(comparison)]),
-        "changes": ("What changed", [*forest_figures(comparison)]),
         "distributions": ("Distributions", [*curves]),
-        "ranks": ("Ranks", [heat_map(comparison), *arrival_figures(comparison)]),
+        "ranks": ("Ranks", [heat_map(comparison, judgements), *arrival_figures(comparison)]),
         "allocation": ("Allocation steps", [allocation_figure(comparison)]),
         "timeline": ("Timeline of a step", _timeline_figures(comparison, steps)),
     }
@@ -153,12 +178,12 @@ def _timeline_figures(comparison: Comparison, steps: Timelines | None) -> list[F
     ]
 
 
-def embedded(comparison: Comparison, judgements: Judgements | None = None) -> str:
+def embedded(comparison: Comparison, judgements: Judgements | None = None, arms: Arms | None = None) -> str:
     """The comparison's JSON without its white space, verdicts included.
 
     Of a table beyond `MAX_TABLE_ROWS` the rest is counted in ``table_rows_left_out``.
     """
-    content = json.loads(comparison_json(comparison, judgements))
+    content = comparison_document(comparison, judgements, arms)
     left_out = {name: len(rows) - MAX_TABLE_ROWS for name, rows in content["tables"].items()}
     content["tables"] = {name: _first_rows(rows) for name, rows in content["tables"].items()}
     content["table_rows_left_out"] = {name: count for name, count in left_out.items() if count > 0}

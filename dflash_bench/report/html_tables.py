@@ -7,25 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_bench.metrics.registry import spec
-from dflash_bench.model import Change, Comparison, Finding, RunInfo, Unit, Value
+from dflash_bench.model import Change, Comparison, Recorder, RunInfo, Unit, Value
+from dflash_bench.report.arms import Arms, run_metrics, run_rows
+from dflash_bench.report.changes import KEY_METRICS, pooled_changes, tone
 from dflash_bench.report.figures_code import Cause
-from dflash_bench.report.figures_metrics import direction, excludes_zero, pooled_changes
-from dflash_bench.report.sheets import MAX_RANKS_SHOWN, SECTIONS, belongs, warning_text
+from dflash_bench.report.sheets import MAX_RANKS_SHOWN, SECTIONS, belongs
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
 from dflash_bench.stats.judgement import Judgement, Judgements, Verdict
-
-KEY_METRICS = (
-    "range.prepare_for_decode",
-    "step.period",
-    "step.lead",
-    "launch.run_ahead_fraction",
-    "stall.total_per_step",
-    "sync.total_per_step",
-    "alloc.step_share",
-    "dp.alloc_on_critical_path",
-    "tokens.per_s",
-)
-"""The figures that answer first; whichever of them both runs have."""
 
 MAX_CAUSE_ROWS = 12
 MAX_NAMED = 5
@@ -45,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRow:
-    """One metric of one rank, base beside candidate. ``tone``: better, worse or same, as far as the interval tells."""
+    """One metric of one rank, base beside candidate."""
 
     metric: str
     meaning: str
@@ -102,13 +90,9 @@ def number(value: float | None, unit: Unit, *, is_signed: bool = False) -> Cell:
 
 
 def change_row(change: Change, judgements: Judgements | None = None) -> ChangeRow:
-    """A change as a row. Where a verdict was reached, tone and interval are those of the verdict."""
-    unit = change.unit
+    """A change as a row, with the verdict on it where there is one."""
+    unit, found = change.unit, change.interval
     judged = judgements.find(change.metric, change.rank) if judgements else None
-    found = judged.interval if judged else change.interval
-    tone = {1: "better", -1: "worse", 0: "same"}[direction(change) if excludes_zero(change) else 0]
-    if judged:
-        tone = {Verdict.IMPROVED: "better", Verdict.REGRESSED: "worse"}.get(judged.verdict, "same")
     same_n = change.base_n == change.candidate_n
     return ChangeRow(
         metric=change.metric,
@@ -116,7 +100,7 @@ def change_row(change: Change, judgements: Judgements | None = None) -> ChangeRo
         unit=symbol(unit),
         rank=rank_text(change.rank),
         better=change.better,
-        tone=tone,
+        tone=tone(change, judgements),
         base=number(change.base, unit),
         candidate=number(change.candidate, unit),
         difference=number(change.difference, unit, is_signed=True),
@@ -132,12 +116,15 @@ def change_row(change: Change, judgements: Judgements | None = None) -> ChangeRo
 def verdict_lines(judgements: Judgements) -> list[VerdictLine]:
     """The verdicts, the worst first; in each the metrics that answer first come first."""
     pooled = {j.metric for j in judgements.each if j.rank is None}
+    is_one_rank = len({j.rank for j in judgements.each if j.rank is not None}) == 1
     lines = []
     for verdict in WORST_FIRST:
         found = sorted(judgements.of(verdict), key=_place)
         named = [j for j in found if j.rank is None or j.metric not in pooled]
         rest = len(named) - MAX_NAMED
-        names = [_judged_name(j) for j in named[:MAX_NAMED]] + ([f"{rest} more"] if rest > 0 else [])
+        names = [_judged_name(j, is_one_rank=is_one_rank) for j in named[:MAX_NAMED]] + (
+            [f"{rest} more"] if rest > 0 else []
+        )
         if found:
             lines.append(VerdictLine(verdict, ", ".join(names), len(found) - len(named)))
     return lines
@@ -148,25 +135,8 @@ def _place(found: Judgement) -> tuple[int, int]:
     return place, -1 if found.rank is None else found.rank
 
 
-def _judged_name(found: Judgement) -> str:
-    return found.metric if found.rank is None else f"{found.metric} on rank {found.rank}"
-
-
-def key_changes(comparison: Comparison) -> list[Change]:
-    """The changes that answer first, in their fixed order; those that both runs have."""
-    found = {c.metric: c for c in pooled_changes(comparison) if c.difference is not None}
-    return [found[name] for name in KEY_METRICS if name in found]
-
-
-def largest(changes: Sequence[Change], count: int = 3) -> list[Change]:
-    """The clearest differences: the largest in half-widths of their intervals, those whose interval excludes zero."""
-    return sorted((c for c in changes if excludes_zero(c)), key=_clearness, reverse=True)[:count]
-
-
-def _clearness(change: Change) -> float:
-    assert change.interval is not None
-    width = change.interval.high - change.interval.low
-    return abs(change.difference or 0.0) / width if width else float("inf")
+def _judged_name(found: Judgement, *, is_one_rank: bool) -> str:
+    return found.metric if found.rank is None or is_one_rank else f"{found.metric} on rank {found.rank}"
 
 
 def change_sections(comparison: Comparison, judgements: Judgements | None = None) -> list[tuple[str, list[ChangeRow]]]:
@@ -191,23 +161,41 @@ def _pair(cause: Cause | None) -> tuple[Cell, Cell]:
     return Cell(f"{cause.count:,}", str(cause.count)), Cell(milliseconds(cause.total_ns), str(cause.total_ns))
 
 
-def warnings(comparison: Comparison) -> list[str]:
-    """Everything a reader must know, as lines."""
-    sides: list[tuple[str, Sequence[Finding]]] = [
-        ("", comparison.findings),
-        ("base: ", comparison.base.findings),
-        ("candidate: ", comparison.candidate.findings),
+@dataclass(frozen=True, slots=True)
+class RunCells:
+    """A run with its own figures, as cells."""
+
+    side: str
+    run: str
+    is_typical: bool
+    cells: tuple[Cell, ...]
+
+
+def run_cells(arms: Arms) -> list[RunCells]:
+    """Every run with its own figures."""
+    units = [spec(name).unit for name in run_metrics(arms)]
+    return [
+        RunCells(
+            row.side, row.run, row.is_typical, tuple(number(v, u) for v, u in zip(row.figures, units, strict=True))
+        )
+        for row in run_rows(arms)
     ]
-    return [f"{side}{warning_text(f)}" for side, findings in sides for f in findings]
 
 
-def settings(base: RunInfo, candidate: RunInfo) -> list[Setting]:
-    """The circumstances of both runs, those that differ marked."""
-    ours, theirs = _circumstances(base), _circumstances(candidate)
-    return [Setting(k, ours.get(k, MISSING), theirs.get(k, MISSING)) for k in dict.fromkeys([*ours, *theirs])]
+def settings(arms: Arms) -> list[Setting]:
+    """The circumstances of both sides, those that differ first; of several runs, every value that any of them has."""
+    ours, theirs = (_circumstances([run.info for run in runs]) for _, runs in arms.sides)
+    found = [Setting(k, ours.get(k, MISSING), theirs.get(k, MISSING)) for k in dict.fromkeys([*ours, *theirs])]
+    return sorted(found, key=lambda s: not s.is_different)
 
 
-def _circumstances(info: RunInfo) -> dict[str, str]:
+def _circumstances(infos: Sequence[RunInfo]) -> dict[str, str]:
+    each = [_circumstances_of(info) for info in infos]
+    names = dict.fromkeys(name for found in each for name in found)
+    return {name: " · ".join(dict.fromkeys(found.get(name, MISSING) for found in each)) for name in names}
+
+
+def _circumstances_of(info: RunInfo) -> dict[str, str]:
     found: dict[str, Value] = {
         "run": info.run,
         "arm": info.arm,
@@ -220,25 +208,47 @@ def _circumstances(info: RunInfo) -> dict[str, str]:
         "ingested (UTC)": info.created_utc,
         "dflash-bench": info.tool_version,
         "capture fingerprints": ", ".join(c.fingerprint for c in info.captures),
-        **dict(sorted(info.settings.items())),
     }
+    # what was captured, not what was asked for, where both have a name
+    found |= {name: value for name, value in sorted(info.settings.items()) if name not in found}
     return {name: MISSING if value is None or value == "" else str(value) for name, value in found.items()}
 
 
-def commands(base: RunInfo, candidate: RunInfo) -> list[str]:
+def commands(arms: Arms) -> list[str]:
     """What to type to get this report again; where the built-in loop made the runs, from the very start."""
-    pair = shlex.join([base.run, candidate.run])
-    return [*_origin(base, candidate), f"dflash-bench compare {pair}", f"dflash-bench report {pair} -o report.html"]
+    pair = shlex.join(",".join(run.info.run for run in runs) for _, runs in arms.sides)
+    return [*_origin(arms), f"dflash-bench compare {pair}", f"dflash-bench report {pair} -o report.html"]
 
 
-def _origin(base: RunInfo, candidate: RunInfo) -> list[str]:
-    lines = []
-    for info in (base, candidate):
-        asked = {"--ranks": info.settings.get("ranks"), "--steps": info.settings.get("steps_asked")}
-        asked["--seed"] = info.settings.get("seed")
-        if info.arm is None or info.workload is None or None in asked.values():
-            return ["dflash-bench ingest FOLDER_OF_CAPTURES"]
-        words = ["--arm", info.arm, "--workload", info.workload, "--name", info.run]
-        words += [word for option, value in asked.items() for word in (option, str(value))]
-        lines.append(f"dflash-bench run {shlex.join(words)}")
-    return lines
+def _origin(arms: Arms) -> list[str]:
+    """The commands that made the runs: one for both arms, which then take turns, where all else was the same."""
+    asked = [_asked(arms.base[0].info), _asked(arms.candidate[0].info)]
+    if None in asked:
+        return ["dflash-bench ingest FOLDER_OF_CAPTURES"]
+    names = [runs[0].info.arm for _, runs in arms.sides]
+    repeats = max(len(arms.base), len(arms.candidate))
+    more = ["--repeats", str(repeats)] if repeats > 1 else []
+    if asked[0] == asked[1] and names[0] != names[1]:
+        made = [([str(name) for name in names], asked[0])]
+    else:
+        made = [([str(name)], words) for name, words in zip(names, asked, strict=True)]
+    return [
+        "dflash-bench run " + shlex.join([*(w for name in own for w in ("--arm", name)), *(words or []), *more])
+        for own, words in made
+    ]
+
+
+_OPTIONS = {"--ranks": "ranks", "--steps": "steps_asked", "--seed": "seed"}
+
+
+def _asked(info: RunInfo) -> list[str] | None:
+    """The options of `dflash-bench run` behind a run, without its arm; None where it was not made so."""
+    values = {option: info.settings.get(name) for option, name in _OPTIONS.items()}
+    if info.arm is None or info.workload is None or None in values.values():
+        return None
+    words = ["--workload", info.workload, *(word for option, v in values.items() for word in (option, str(v)))]
+    if delay := info.settings.get("delay"):
+        words += ["--delay", str(delay)]
+    if info.settings.get("recorder") == Recorder.BUILTIN:
+        words.append("--recorder")
+    return words

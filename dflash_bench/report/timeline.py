@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -129,6 +129,10 @@ class Bar:
     end_ns: int
     detail: str = ""
 
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -142,7 +146,11 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class StepWindow:
-    """One step of a rank: what its host did, and the GPU work that ran or was queued meanwhile."""
+    """One step of a rank: what its host did, and the GPU work that ran or was queued meanwhile.
+
+    ``bars`` are those that are drawn, ``num_left_out`` is how many are not; ``waits``, the longest first, and
+    ``num_gpu_work`` count all of them.
+    """
 
     title: str
     rank: int | None
@@ -153,11 +161,13 @@ class StepWindow:
     bars: tuple[Bar, ...]
     flows: tuple[Flow, ...]
     num_left_out: int
+    waits: tuple[Bar, ...] = ()
+    num_gpu_work: int = 0
 
     @property
     def waited_ns(self) -> int:
         """Time of the host waits."""
-        return sum(bar.end_ns - bar.start_ns for bar in self.bars if bar.kind is BarKind.WAIT)
+        return sum(bar.length_ns for bar in self.waits)
 
 
 def step_windows(profile: Profile, rank: int, reading: Reading | None = None) -> tuple[StepWindow, ...]:
@@ -213,13 +223,19 @@ def _window(title: str, index: int, steps: Steps, events: ProcessEvents, work: G
         bars=tuple(kept),
         flows=tuple(_flows(shown, begin, stop, tracks)),
         num_left_out=left_out,
+        waits=tuple(_longest_first(bar for bar in host if bar.kind is BarKind.WAIT)),
+        num_gpu_work=len(gpu),
     )
+
+
+def _longest_first(bars: Iterable[Bar]) -> list[Bar]:
+    return sorted(bars, key=lambda bar: -bar.length_ns)
 
 
 def _longest(bars: Sequence[Bar]) -> tuple[list[Bar], int]:
     kept: list[Bar] = []
     for kind in BarKind:
-        same = sorted((b for b in bars if b.kind is kind), key=lambda b: b.start_ns - b.end_ns)
+        same = _longest_first(b for b in bars if b.kind is kind)
         kept += sorted(same[:MAX_BARS], key=lambda b: b.start_ns)
     return kept, len(bars) - len(kept)
 

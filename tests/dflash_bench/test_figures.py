@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import replace
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_bench.compare import compare
+from dflash_bench.compare import compare, compare_arms
 from dflash_bench.metrics.rank import metric
 from dflash_bench.model import Better, RunInfo, RunMetrics, Table
-from dflash_bench.report.figures import MAX_POINTS, ecdf, ecdf_figure, label, worst_rank
+from dflash_bench.report.arms import Arms
+from dflash_bench.report.changes import Tone, direction, excludes_zero, tone
+from dflash_bench.report.figures import MAX_POINTS, built, ecdf, ecdf_figure, label, worst_rank
 from dflash_bench.report.figures_code import allocation_figure, cause_figures, host_waits, wait_sentence
-from dflash_bench.report.figures_metrics import direction, excludes_zero, forest_figures, heat_map
-from dflash_bench.report.figures_ranks import MAX_BINS, arrival_figures, binned
+from dflash_bench.report.figures_forest import WINDOWS, forest_figures
+from dflash_bench.report.figures_ranks import MAX_BINS, arrival_figures, binned, heat_map
 from dflash_bench.report.figures_timeline import timeline_figure
 from dflash_bench.report.timeline import Bar, BarKind, Flow, StepWindow
 
@@ -32,13 +34,9 @@ def pair(base, candidate, name="range.prepare_for_decode", rank=None):
     return compare(run(metric(name, rank, np.array(base))), run(metric(name, rank, np.array(candidate)), arm="new"))
 
 
-def numbers(column):
-    """A column of a figure as numbers: Plotly packs arrays as base64."""
-    if isinstance(column, dict):
-        return np.frombuffer(base64.b64decode(column["bdata"]), column["dtype"]).reshape(
-            [int(n) for n in str(column.get("shape", "-1")).split(",")]
-        )
-    return np.array(column, float)
+def drawn(figure):
+    """A figure's specification as Plotly has it, held against Plotly's own schema on the way."""
+    return go.Figure(json.loads(figure.spec)).to_plotly_json()
 
 
 # ── curves ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -66,6 +64,28 @@ def test_a_curve_tells_in_words_what_it_shows():
     assert "base: half of 9 up to 1,000.0 µs, 90 % up to 1,000.0 µs, 99 % up to 1,000.0 µs" in found.text
     assert "new: half of 9 up to 2,000.0 µs" in found.text
     assert [(e.name, e.line) for e in found.legend] == [("base (n = 9)", "solid"), ("new (n = 9)", "solid")]
+
+
+def test_the_axis_is_logarithmic_only_over_decades_and_opens_at_the_bulk_of_the_samples():
+    """One sample of a thousand far below the others must not squeeze them against the edge."""
+    close = np.concatenate([[1e3], np.linspace(8e6, 9e6, 999)])
+    axis = drawn(ecdf_figure(pair(close, close), "range.prepare_for_decode"))["layout"]["xaxis"]
+    assert "type" not in axis
+    assert 7_900 < axis["range"][0] < 8_010
+    wide = drawn(ecdf_figure(pair(close, 100 * close), "range.prepare_for_decode"))["layout"]["xaxis"]
+    assert wide["type"] == "log"
+    assert 10 ** wide["range"][1] == pytest.approx(9e5, rel=0.01)
+
+
+def test_the_other_runs_of_a_side_are_thin_lines_beside_its_median_run():
+    runs = [run(metric("step.period", None, np.arange(9.0) + k), arm="base") for k in range(3)]
+    new = run(metric("step.period", None, np.arange(9.0)), arm="new")
+    found = ecdf_figure(compare(runs[0], new), "step.period", Arms(tuple(runs), (new,)))
+    lines = [(t.get("name"), t["line"]["dash"]) for t in drawn(found)["data"]]
+    assert lines == [
+        ("base, other runs", "dot"), (None, "dot"), ("base (n = 9)", "solid"), ("new (n = 9)", "solid"),
+    ]  # fmt: skip
+    assert [e.name for e in found.legend] == ["base, other runs", "base (n = 9)", "new (n = 9)"]
 
 
 def test_a_run_without_the_metric_says_so_and_two_without_it_give_no_figure():
@@ -100,33 +120,71 @@ def test_names_of_the_profiled_program_are_plain_text_in_figures(name, expected)
 # ── many metrics ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_forest_puts_each_ratio_and_its_interval_where_they_belong():
+def test_a_forest_puts_each_change_and_its_interval_where_they_belong():
     rng = np.random.default_rng(0)
     comparison = pair(rng.normal(1000, 10, 300), rng.normal(1500, 10, 300), "step.period", rank=0)
     (change,) = comparison.changes
     (found,) = forest_figures(comparison)
-    dots = json.loads(found.spec)["data"][0]
-    assert dots["x"] == [pytest.approx(change.ratio)]
-    low, high = numbers(dots["error_x"]["arrayminus"])[0], numbers(dots["error_x"]["array"])[0]
-    assert change.base * (dots["x"][0] - low - 1) == pytest.approx(change.interval.low)
-    assert change.base * (dots["x"][0] + high - 1) == pytest.approx(change.interval.high)
-    assert "step.period × 1.5" in found.text
-    assert json.loads(found.spec)["layout"]["annotations"][0]["text"] == "step.period · worse"
+    dots, hollow, beyond = drawn(found)["data"]
+    assert dots["x"] == [pytest.approx(100 * (change.ratio - 1))]
+    low, high = dots["error_x"]["arrayminus"][0], dots["error_x"]["array"][0]
+    assert (dots["x"][0] - low) / 100 * change.base == pytest.approx(change.interval.low)
+    assert (dots["x"][0] + high) / 100 * change.base == pytest.approx(change.interval.high)
+    assert (hollow["x"], beyond["x"]) == ([], [])
+    assert "step.period 1.0 → 1.5 µs (worse)" in found.text
+    assert drawn(found)["layout"]["annotations"][0]["text"] == "step.period 1.0 → 1.5 µs · worse"
+
+
+def test_with_verdicts_their_words_and_colours_are_the_forests():
+    """Twice as long is beyond all drift: regressed. A tenth of a percent is told by the interval alone, not by them."""
+    rng = np.random.default_rng(0)
+    base = [metric("step.period", 0, rng.normal(1e7, 1e3, 300)), metric("range.fill", 0, rng.normal(1e6, 10, 300))]
+    other = [metric("step.period", 0, rng.normal(2e7, 1e3, 300)), metric("range.fill", 0, rng.normal(1.001e6, 10, 300))]
+    found, judgements = compare_arms([run(*base)], [run(*other, arm="new")])
+    assert [tone(c, judgements) for c in found.changes] == [Tone.WORSE, Tone.SAME]
+    (forest,) = forest_figures(found, judgements)
+    first, second = (a["text"] for a in drawn(forest)["layout"]["annotations"])
+    assert first.startswith("step.period ")
+    assert first.endswith(" · regressed")
+    assert second.endswith(" µs")
+    assert tone(compare(run(*base), run(*other, arm="new")).changes[1]) is Tone.WORSE
+
+
+def test_what_got_worse_comes_first_then_what_got_better():
+    rng = np.random.default_rng(0)
+    shifts = {"range.a": 1.0, "range.b": 0.5, "range.c": 2.0}
+    base = [metric(name, None, rng.normal(1000, 1, 99)) for name in shifts]
+    other = [metric(name, None, rng.normal(1000, 1, 99) * shift) for name, shift in shifts.items()]
+    (found,) = forest_figures(compare(run(*base), run(*other, arm="new")))
+    assert [a["text"].split()[0] for a in drawn(found)["layout"]["annotations"]] == ["range.c", "range.b", "range.a"]
+
+
+def test_a_change_far_beyond_the_others_is_a_triangle_at_the_edge():
+    """Four changes of 3 % and one to 1/50: the axis ends at 5 %, and the caption says what a triangle is."""
+    names = [f"range.r{k}" for k in range(5)]
+    base = [metric(name, None, np.full(9, 100.0)) for name in names]
+    other = [metric(name, None, np.full(9, 2.0 if k == 0 else 103.0)) for k, name in enumerate(names)]
+    (found,) = forest_figures(compare(run(*base), run(*other, arm="new")))
+    dots, _, beyond = drawn(found)["data"]
+    assert dots["x"] == [pytest.approx(3.0)] * 4
+    assert (beyond["x"], beyond["marker"]["symbol"]) == ([-WINDOWS[0]], ["triangle-left"])
+    assert "range.r0 0.1 → 0.0 µs" in found.text
+    assert "triangle at an edge lies beyond it" in found.text
 
 
 def test_a_lead_that_changes_sign_is_shown_as_a_difference():
     rng = np.random.default_rng(0)
     comparison = pair(rng.normal(-51_000, 5, 100), rng.normal(19_100_000, 5, 100), "step.lead")
     (found,) = forest_figures(comparison)
-    assert found.key == "forest-difference"
-    assert json.loads(found.spec)["data"][0]["x"][0] == pytest.approx(19_151, rel=1e-3)
-    assert "step.lead +19,151.0 µs" in found.text
+    assert found.key == "forest-absolute"
+    assert drawn(found)["data"][0]["x"][0] == pytest.approx(19_151, rel=1e-3)
+    assert "step.lead −51.0 → 19,100.0 µs (better)" in found.text
 
 
 def test_a_metric_without_interval_is_a_hollow_dot_and_the_caption_says_why():
     (found,) = forest_figures(pair([100.0], [150.0]))
-    filled, hollow = json.loads(found.spec)["data"]
-    assert (filled["x"], hollow["x"], hollow["marker"]["symbol"]) == ([], [1.5], "circle-open")
+    filled, hollow, _ = drawn(found)["data"]
+    assert (filled["x"], hollow["x"], hollow["marker"]["symbol"]) == ([], [50.0], "circle-open")
     assert "hollow dot has no interval" in found.text
 
 
@@ -134,7 +192,12 @@ def test_a_forest_that_is_too_long_says_how_many_rows_it_leaves_to_the_table():
     metrics = [metric(f"range.r{k}", None, np.array([100.0 + k])) for k in range(30)]
     others = [metric(f"range.r{k}", None, np.array([200.0 + 9 * k])) for k in range(30)]
     (found,) = forest_figures(compare(run(*metrics), run(*others, arm="new")))
-    assert "12 with smaller differences are left to the table" in found.text
+    assert "12 more are left to the table" in found.text
+
+
+def test_a_number_that_is_none_never_reaches_the_page():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        built("k", "t", "w", [{"type": "scatter", "x": np.array([np.nan])}], {})
 
 
 def test_direction_and_certainty_of_a_change():
@@ -153,7 +216,7 @@ def test_the_heat_map_names_the_rank_that_got_worse():
         return run(*(metric("step.period", k, np.full(9, v)) for k, v in enumerate(values)), arm=arm)
 
     found = heat_map(compare(ranks(100, 100, 100, arm="base"), ranks(100, 300, 50, arm="new")))
-    (heat,) = json.loads(found.spec)["data"]
+    (heat,) = drawn(found)["data"]
     assert heat["z"] == [[0, -0.5, pytest.approx(1 / 3, abs=1e-3)]]
     assert "step.period on rank 1 0.1 → 0.3 µs" in found.text
 
@@ -178,7 +241,7 @@ def test_arrivals_name_the_latest_rank_and_bins_are_medians():
     assert "costs the others 500.0 µs a step" in boxes.text
     assert "base: rank 3 is last in 100.00 % of 1,000 steps" in shares.text
     assert "4 ranks over 1,000 steps, 5 a column" in before.text
-    scales = [json.loads(f.spec)["data"][0]["zmax"] for f in (before, after)]
+    scales = [drawn(f)["data"][0]["zmax"] for f in (before, after)]
     assert scales[0] == scales[1], "both runs on one scale"
 
 
@@ -220,9 +283,9 @@ def test_the_sentence_names_the_code_with_at_least_a_tenth_of_the_waiting():
 
 def test_waits_of_both_runs_stand_side_by_side():
     (found,) = cause_figures(compare(run(tables=[WAITS]), run(arm="new")))
-    base, candidate = json.loads(found.spec)["data"]
+    base, candidate = drawn(found)["data"]
     assert (base["x"], candidate["x"]) == ([69.0, 30.0, 1.0], [0, 0, 0])
-    assert json.loads(found.spec)["layout"]["annotations"][0]["text"] == "c · cudaEventSynchronize"
+    assert drawn(found)["layout"]["annotations"][0]["text"] == "c · cudaEventSynchronize"
 
 
 def test_allocation_steps_and_the_others_have_curves_of_their_own():
@@ -242,17 +305,17 @@ def test_the_timeline_draws_each_bar_where_it_was_and_counts_what_it_leaves_out(
         Bar(BarKind.WAIT, 1, "cudaStreamSynchronize", 2_000, 5_000),
         Bar(BarKind.GPU, 2, "k", -1_000, 4_000, "launched at −7.0 µs"),
     )
-    window = StepWindow(
-        "median step", 3, 17, 200, 9_000, ("host ranges 1", "calls", "GPU"), bars, (Flow(1, 1, 2, 2),), 4
-    )
+    tracks = ("host ranges 1", "calls", "GPU")
+    window = StepWindow("median step", 3, 17, 200, 9_000, tracks, bars, (Flow(1, 1, 2, 2),), 4, bars[1:2], 5)
     found = timeline_figure("t", "sync", window)
-    arrows, ranges, waits, gpu = json.loads(found.spec)["data"]
+    arrows, ranges, waits, gpu = drawn(found)["data"]
     assert (ranges["base"], ranges["x"], ranges["y"]) == ([0.0], [9.0], [0])
     assert (gpu["base"], gpu["x"], gpu["y"]) == ([-1.0], [5.0], [2])
     assert ranges["text"] == ["&lt;i&gt;step"]
     assert arrows["x"] == [0.001, 0.002, None]
     assert found.title == "sync: median step of rank 3"
     assert "Step 17 of 200" in found.text
-    assert "Host waits: 1, 3.0 µs, the longest cudaStreamSynchronize of 3.0 µs" in found.text
-    assert "4 shorter bars are left out" in found.text
+    assert "One host wait, cudaStreamSynchronize of 3.0 µs" in found.text
+    assert "pieces of GPU work: 5" in found.text
+    assert "The 4 shortest bars are not drawn" in found.text
     assert waits["name"] == "host wait"

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
-from dflash_bench.compare import compare
+from dflash_bench.compare import compare, compare_arms
 from dflash_bench.metrics.rank import metric
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Change, Comparison, Finding, Interval, RunInfo, RunMetrics, Table
+from dflash_bench.report.arms import Arms, typical
 from dflash_bench.report.as_json import comparison_json
+from dflash_bench.report.changes import key_changes, largest
+from dflash_bench.report.comparison import comparison_report
 from dflash_bench.report.html import MAX_TABLE_ROWS, Timelines, embedded, html_report, script_json, straggler
-from dflash_bench.report.html_tables import change_row, commands, key_changes, largest, settings, verdict_lines
+from dflash_bench.report.html_tables import change_row, commands, settings, verdict_lines
 from dflash_bench.report.timeline import MAX_BARS, Bar, BarKind, Flow, StepWindow
 from dflash_bench.stats.judgement import Verdict
-from dflash_bench.stats.verdict import judge
 
 SYNC = ("rank", "path", "api", "count", "total_ns", "p50_ns")
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{7*7}}%{x}\u2028'\""
-VOID = {"meta", "link", "img", "br", "hr", "input"}
+VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 
 
 class Page(HTMLParser):
@@ -30,13 +34,14 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.elements, self.rows, self.scripts, self.words = [], {}, {}, []
-        self._row, self._script, self._open = None, None, []
+        self.elements, self.rows, self.runs, self.scripts, self.words = [], {}, {}, {}, []
+        self._row, self._script, self._open, self._is_after_wbr = None, None, [], False
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag, attrs):
         found = dict(attrs)
+        self._is_after_wbr = tag == "wbr"
         self.elements.append((tag, found))
         if tag not in VOID:
             self._open.append(tag)
@@ -45,6 +50,8 @@ class Page(HTMLParser):
             self.scripts[self._script] = ""
         elif "data-metric" in found:
             self._row = self.rows.setdefault((tag, found["data-metric"], found["data-rank"]), [])
+        elif "data-run" in found:
+            self._row = self.runs.setdefault(found["data-run"], [])
         elif tag == "data":
             self._row.append(float(found["value"])) if self._row is not None else None
 
@@ -58,8 +65,11 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self._script is not None:
             self.scripts[self._script] += data
+        elif self._is_after_wbr:
+            self.words[-1] += data
         elif self._open[-1:] != ["style"]:
             self.words.append(data)
+        self._is_after_wbr = False
 
     @property
     def text(self):
@@ -139,7 +149,10 @@ def test_every_figure_has_a_text_alternative_with_its_key_numbers(comparison):
         assert plot["role"] == "img"
         assert any(c.isdigit() for c in plot["aria-label"])
     assert sum(tag == "figcaption" for tag, _ in page.elements) == len(plots)
-    assert set(json.loads(page.scripts["figures"])) == {plot["data-figure"] for plot in plots}
+    specs = json.loads(page.scripts["figures"])
+    assert set(specs) == {plot["data-figure"] for plot in plots}
+    for spec_of_one in specs.values():
+        go.Figure(spec_of_one)  # raises where Plotly's schema does not know a word
 
 
 def test_hostile_names_stay_text_everywhere():
@@ -181,13 +194,12 @@ def test_the_code_that_made_the_host_wait_heads_the_page_and_has_its_table():
 
 
 def test_with_verdicts_they_head_the_page_worst_first():
-    base, slower = two_ranks(1, 0, "base"), two_ranks(1, 3e6, "new")
-    judgements = judge([base], [slower])
+    found, judgements = compare_arms([two_ranks(1, 0, "base")], [two_ranks(1, 3e6, "new")])
     lines = verdict_lines(judgements)
     assert lines[0].verdict is Verdict.REGRESSED
     assert lines[0].names.startswith("range.prepare_for_decode, step.period")
     assert sum(len(line.names.split(", ")) + line.num_ranked for line in lines) == len(judgements.each)
-    page = Page(html_report(compare(base, slower), None, judgements))
+    page = Page(html_report(found, None, judgements))
     assert "regressed : range.prepare_for_decode, step.period" in page.text
     embedded_verdicts = json.loads(page.scripts["comparison"])["verdicts"]
     judged = judgements.find("step.period", None)
@@ -224,19 +236,123 @@ def test_a_run_with_next_to_nothing_still_makes_a_page():
     assert {a["data-figure"] for _, a in page.elements if "data-figure" in a} == set()
 
 
-def test_circumstances_that_differ_are_marked():
-    rows = {s.name: s for s in settings(info("a", settings={"seed": 1}), info("b", settings={"seed": 2}))}
+def one_each(base, candidate):
+    """One run of each arm, of which only the circumstances matter."""
+    return Arms((RunMetrics(base, (), (), ()),), (RunMetrics(candidate, (), (), ()),))
+
+
+def test_circumstances_that_differ_are_marked_and_come_first():
+    found = settings(one_each(info("a", settings={"seed": 1}), info("a", settings={"seed": 2})))
+    rows = {s.name: s for s in found}
+    assert found[0].name == "seed"
     assert rows["seed"].is_different
     assert not rows["workload"].is_different
     assert not rows["run"].is_different, "two runs never share a name"
 
 
-def test_commands_are_quoted_and_begin_with_the_run_where_the_loop_made_it():
+def test_what_was_captured_is_shown_not_what_the_loop_was_asked_for():
+    """A setting of the loop with the name of a fact of the capture does not hide it."""
+    own = info("a", devices=("NVIDIA H200",), settings={"device": "cuda"})
+    assert {s.name: s.base for s in settings(one_each(own, own))}["device"] == "NVIDIA H200"
+
+
+def test_two_arms_of_one_workload_are_made_by_one_command_in_turns():
     own = {"ranks": 2, "steps_asked": 400, "seed": 1}
-    found = commands(info("a", settings=own, run="x y"), info("b", settings=own))
-    assert found[0] == "dflash-bench run --arm a --workload steady --name 'x y' --ranks 2 --steps 400 --seed 1"
+    pair = one_each(info("a", settings=own, run="x y"), info("b", settings=own))
+    found = commands(pair)
+    assert found[0] == "dflash-bench run --arm a --arm b --workload steady --ranks 2 --steps 400 --seed 1"
     assert found[-1] == "dflash-bench report 'x y' run-b -o report.html"
-    assert commands(info("a"), info("b"))[0] == "dflash-bench ingest FOLDER_OF_CAPTURES"
+    repeated = Arms(pair.base * 3, pair.candidate)
+    assert commands(repeated)[0].endswith(" --repeats 3")
+    assert commands(repeated)[-1] == "dflash-bench report 'x y,x y,x y' run-b -o report.html"
+
+
+def test_runs_that_were_asked_for_differently_have_a_command_each():
+    own = {"ranks": 2, "steps_asked": 400, "seed": 1}
+    found = commands(one_each(info("a", settings=own), info("a", settings=own | {"delay": "1:150"})))
+    assert found[:2] == [
+        "dflash-bench run --arm a --workload steady --ranks 2 --steps 400 --seed 1",
+        "dflash-bench run --arm a --workload steady --ranks 2 --steps 400 --seed 1 --delay 1:150",
+    ]
+
+
+def test_captures_from_elsewhere_are_ingested_again():
+    assert commands(one_each(info("a"), info("b")))[0] == "dflash-bench ingest FOLDER_OF_CAPTURES"
+
+
+# ── several runs a side ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def repeated(shift, arm, count=3):
+    """Runs of an arm, each a little slower than the one before, the middle one first as the command has it."""
+    runs = [two_ranks(k, shift + 1e4 * k, arm) for k in range(count)]
+    runs = [
+        replace(r, info=replace(r.info, run=f"{arm}-{k}", created_utc=f"2026-01-0{k + 1}")) for k, r in enumerate(runs)
+    ]
+    middle = typical(runs)
+    return (runs[middle], *runs[:middle], *runs[middle + 1 :])
+
+
+@pytest.fixture(scope="module")
+def arms():
+    return Arms(repeated(0, "base"), repeated(3e6, "new"))
+
+
+def test_the_typical_run_is_the_one_with_the_median_step():
+    runs = [run(metric("step.period", None, np.full(9, v))) for v in (5.0, 1.0, 3.0)]
+    assert typical(runs) == 2
+    assert typical(runs[:2]) == 1, "of two the faster"
+    assert typical([run(), run()]) == 0, "without steps the first"
+    assert typical([run(), runs[0]]) == 1
+
+
+def test_page_json_and_terminal_agree_on_every_run(arms):
+    """Each run's own step period, which run is the median one, and the note on what rests on what."""
+    found, judgements = compare_arms(arms.base, arms.candidate)
+    page = Page(html_report(found, None, judgements, arms))
+    document = json.loads(page.scripts["comparison"])
+    rows = {r["run"]: r for r in document["runs"]}
+    own = {r.info.run: figure(r.find("step.period", None)) for r in (*arms.base, *arms.candidate)}
+    assert {name: r["figures"]["step.period"] for name, r in rows.items()} == own
+    assert [name for name, r in rows.items() if r["is_typical"]] == ["base-1", "new-1"]
+    assert page.runs == {name: [v for v in r["figures"].values() if v is not None] for name, r in rows.items()}
+    report = comparison_report(found, judgements=judgements, arms=arms)
+    (sheet,) = (s for s in report.sheets if s.title == "Runs")
+    place = sheet.columns.index("step.period µs")
+    assert {row[1]: row[place] for row in sheet.rows} == {name: f"{v / 1000:,.1f}" for name, v in own.items()}
+    assert [row[1] for row in sheet.rows if row[2]] == ["base-1", "new-1"]
+    assert report.title == "base (3 runs) → new (3 runs)"
+    assert arms.note in report.lines
+    assert f"{arms.note}." in page.text
+
+
+def test_figures_of_several_runs_are_those_of_the_verdicts(arms):
+    found, judgements = compare_arms(arms.base, arms.candidate)
+    page = Page(html_report(found, None, judgements, arms))
+    judged = judgements.find("step.period", None)
+    assert (judged.base_runs, judged.candidate_runs) == (3, 3)
+    low, high = judged.interval.low, judged.interval.high
+    assert page.rows["div", "step.period", "all"] == [judged.base, judged.candidate, judged.shift, low, high]
+    heat = json.loads(page.scripts["figures"])["heat-ranks"]["data"][0]
+    on_rank = judgements.find("step.period", 1)
+    assert f"{on_rank.base / 1000:,.1f} → {on_rank.candidate / 1000:,.1f} µs" in heat["hovertext"][0][1]
+
+
+def test_warnings_of_every_run_are_said_with_its_name():
+    odd = Finding("odd", 0, 1, "something")
+    runs = [run(findings=[odd] if k == 2 else [], run=f"base-{k}") for k in range(3)]
+    pair = Arms(tuple(runs), (run(arm="new"),))
+    found = compare(runs[0], pair.candidate[0])
+    page = Page(html_report(found, None, None, pair))
+    assert "base base-2: rank 0: something [odd]" in page.text
+    assert [w["run"] for w in json.loads(page.scripts["comparison"])["warnings"] if w["code"] == "odd"] == ["base-2"]
+    assert "base base-2: rank 0: something [odd]" in comparison_report(found, arms=pair).warnings
+
+
+def test_one_run_a_side_has_no_table_of_runs(comparison):
+    page = Page(html_report(comparison, None))
+    assert page.runs == {}
+    assert "runs" not in json.loads(page.scripts["comparison"])
 
 
 def test_the_straggler_is_who_most_often_came_last_in_the_base():

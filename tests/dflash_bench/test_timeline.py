@@ -161,6 +161,15 @@ def test_of_too_many_bars_the_longest_are_kept_and_the_others_counted():
     assert {b.end_ns - b.start_ns for b in kept} == {5}
 
 
+def test_waits_and_gpu_work_that_are_not_drawn_are_counted_all_the_same():
+    times = [(20 * k, 20 * k + 4) for k in range(MAX_BARS + 9)]
+    gpu = [{"correlation_id": k + 1, "name": "k", "start_ns": s, "end_ns": e} for k, (s, e) in enumerate(times)]
+    calls = [("cudaStreamSynchronize", s, e, 10_000 + k) for k, (s, e) in enumerate(times)]
+    window = step_windows(OneProcess(gpu, calls, [("decode_step", 0, 20 * len(times))]), 0)[0]
+    assert sum(b.kind is BarKind.WAIT for b in window.bars) == MAX_BARS
+    assert (len(window.waits), window.waited_ns, window.num_gpu_work) == (len(times), 4 * len(times), len(times))
+
+
 def test_a_rank_without_steps_has_no_timeline():
     assert step_windows(OneProcess([], [], [("prepare_for_decode", 0, 5)]), 0) == ()
 

@@ -84,7 +84,7 @@ def test_anything_but_two_runs_is_refused_by_their_names(written, tmp_path):
     folder, _ = written
     found = command("h200x2_sync", "-o", tmp_path / "r.html", "--profiles", folder / "profiles")
     assert found.exit_code == ExitCode.USAGE
-    assert "these are 1: h200x2_sync" in found.stderr
+    assert "h200x2_sync alone holds 1: h200x2_sync" in found.stderr
     assert not (tmp_path / "r.html").exists()
 
 
@@ -220,7 +220,7 @@ def test_every_figure_is_drawn_and_says_in_words_what_it_shows(browser, page):
         " caption: f.querySelector('figcaption').textContent }))"
     )
     keys = [f["key"] for f in figures]
-    for needed in ("waits", "stalls", "forest-ratio", "heat-ranks", "arrivals", "stragglers", "allocation"):
+    for needed in ("waits", "stalls", "forest-relative", "heat-ranks", "arrivals", "stragglers", "allocation"):
         assert needed in keys
     for needed in ("range.prepare_for_decode", "step.lead", "launch.lead"):
         assert f"ecdf-{needed}" in keys
