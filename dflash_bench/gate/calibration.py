@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_bench.errors import UsageError
-from dflash_bench.gate.policy import Policy
-from dflash_bench.metrics.registry import position
+from dflash_bench.gate.policy import MetricPolicy, Policy, Ranks
+from dflash_bench.metrics.registry import position, spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import RunMetrics, Unit
 from dflash_bench.stats.noise import TIMER_FLOOR_NS, Noise, inexact, noise, scale
@@ -46,19 +46,20 @@ def noise_floor(runs: Sequence[RunMetrics], policy: Policy, repeats: int) -> tup
         )
     keys = {(m.name, m.rank) for m in runs[0].metrics if policy.is_watching(m.name, m.rank)}
     judged = [key for key in keys if noise(key[0]) is not Noise.UNJUDGED]
-    level = policy.false_discovery_rate / max(1, len(judged))
+    # exact comparisons take no part in the correction for many
+    num_tests = sum(not _is_exact(name, _figures(runs, name, rank)) for name, rank in judged)
+    level = policy.false_discovery_rate / max(1, num_tests)
     found = [floor for name, rank in judged if (floor := _floor(runs, name, rank, repeats, level)) is not None]
     names = sorted({f.metric for f in found}, key=lambda name: (position(name), name))
     return tuple(max((f for f in found if f.metric == name), key=lambda f: f.tolerance) for name in names)
 
 
 def _floor(runs: Sequence[RunMetrics], name: str, rank: int | None, repeats: int, level: float) -> Floor | None:
-    metrics = [m for run in runs if (m := run.find(name, rank)) is not None]
-    figures = [value for m in metrics if (value := figure(m)) is not None]
+    figures = _figures(runs, name, rank)
     if len(figures) < MIN_RUNS:
         return None
-    kind, unit = noise(name), metrics[0].unit
-    if kind is Noise.EXACT and len(set(figures)) == 1:
+    kind, unit = noise(name), spec(name).unit
+    if _is_exact(name, figures):
         return Floor(name, kind, len(figures), 0.0, 0.0, 0.0, None)
     kind = inexact(kind, unit)
     mean = sum(figures) / len(figures)
@@ -73,6 +74,15 @@ def _floor(runs: Sequence[RunMetrics], name: str, rank: int | None, repeats: int
     return Floor(name, kind, len(figures), spread, drift, tolerance, TIMER_FLOOR_NS if unit is Unit.NS else None)
 
 
+def _figures(runs: Sequence[RunMetrics], name: str, rank: int | None) -> list[float]:
+    found = (run.find(name, rank) for run in runs)
+    return [value for m in found if m is not None and (value := figure(m)) is not None]
+
+
+def _is_exact(name: str, figures: Sequence[float]) -> bool:
+    return noise(name) is Noise.EXACT and len(set(figures)) == 1
+
+
 def _upper(spread: float, degrees: int) -> float:
     """What the spread is below, 4 times in 5: a floor taken too low cries wolf."""
     from scipy.special import chdtri  # type: ignore[import-untyped]
@@ -81,7 +91,7 @@ def _upper(spread: float, degrees: int) -> float:
 
 
 def policy_toml(floors: Sequence[Floor], policy: Policy, repeats: int, about: str) -> str:
-    """A policy file with these tolerances. ``about`` says what they were measured on."""
+    """The policy as a file, with these tolerances and drifts. ``about`` says what they were measured on."""
     lines = [
         *(f"# {line}" for line in about.splitlines()),
         f"repeats = {repeats}",
@@ -92,15 +102,29 @@ def policy_toml(floors: Sequence[Floor], policy: Policy, repeats: int, about: st
         "",
         "[metrics]",
     ]
-    return "\n".join([*lines, *(_line(f) for f in floors)]) + "\n"
+    return "\n".join([*lines, *(_line(f, policy.of(f.metric)) for f in floors)]) + "\n"
 
 
-def _line(floor: Floor) -> str:
+def _line(floor: Floor, own: MetricPolicy | None) -> str:
+    kept = _kept(own or MetricPolicy())
     if floor.kind is Noise.EXACT:
-        return f'"{floor.metric}" = {{}}  # the same in all {floor.runs} runs'
+        return f'"{floor.metric}" = {{{_listed(kept)}}}  # the same in all {floor.runs} runs'
     keys = [f"relative = {_rounded_up(floor.tolerance)}", f"drift = {_rounded_up(floor.drift)}"]
     keys += [f"absolute = {floor.floor_ns:.0f}"] if floor.floor_ns is not None else []
-    return f'"{floor.metric}" = {{ {", ".join(keys)} }}  # spread {floor.spread:.2%} over {floor.runs} runs'
+    return f'"{floor.metric}" = {{{_listed(keys + kept)}}}  # spread {floor.spread:.2%} over {floor.runs} runs'
+
+
+def _kept(own: MetricPolicy) -> list[str]:
+    """What a policy says of a metric beside its tolerance and drift, as keys of TOML."""
+    keys = [] if own.direction is None else [f'direction = "{own.direction}"']
+    if own.ranks is not Ranks.ALL:
+        keys.append(f"ranks = {list(own.ranks)}" if isinstance(own.ranks, tuple) else f'ranks = "{own.ranks}"')
+    keys += [] if own.repeats is None else [f"repeats = {own.repeats}"]
+    return keys + ([] if own.inconclusive is None else [f'inconclusive = "{own.inconclusive}"'])
+
+
+def _listed(keys: Sequence[str]) -> str:
+    return f" {', '.join(keys)} " if keys else ""
 
 
 def _rounded_up(share: float) -> float:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from simulated_runs import KINDS, STEP_NS, Truth, metric, run, side
 
 from dflash_bench.errors import UsageError
-from dflash_bench.gate.calibration import noise_floor, policy_toml
+from dflash_bench.gate.calibration import Floor, noise_floor, policy_toml
 from dflash_bench.gate.decision import Outcome, Sides, run_gate
-from dflash_bench.gate.policy import MetricPolicy, Policy, load_policy
+from dflash_bench.gate.policy import MetricPolicy, OnInconclusive, Policy, Ranks, load_policy
 from dflash_bench.gate.self_test import halves, injure, self_test
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Better, Metric, Statistic, Unit
+from dflash_bench.stats.noise import noise
 
 QUIET = Truth("step.period", STEP_NS, drift=0.002 * STEP_NS, jitter=0.02 * STEP_NS, steps=200)
 LEAD = Truth("step.lead", 40_000.0, drift=5_000.0, jitter=100_000.0, steps=200)
@@ -137,3 +139,34 @@ def test_exact_counts_that_never_varied_get_no_tolerance():
     (found,) = noise_floor(runs, Policy(metrics={"retracted": MetricPolicy()}), 5)
     assert found.tolerance == 0
     assert '"retracted" = {}  # the same in all 4 runs' in policy_toml([found], Policy(), 5, "")
+
+
+def test_exact_counts_do_not_make_the_gate_less_sensitive_to_the_rest():
+    """They take no part in the correction for many comparisons, so they must not widen the tolerances either."""
+    rng = np.random.default_rng(4)
+    exact = Metric("retracted", 0, Unit.COUNT, Statistic.VALUE, np.array([0.0]))
+    watched = Policy(metrics={"step.period": MetricPolicy(), "retracted": MetricPolicy()})
+    alone = [run([metric(rng, QUIET)], str(k)) for k in range(10)]
+    beside = [run([*r.metrics, exact], r.info.run) for r in alone]
+    assert noise_floor(beside, watched, 5)[0] == noise_floor(alone, watched, 5)[0]
+
+
+def test_calibration_leaves_the_rest_of_the_policy_as_it_was(tmp_path):
+    watched = Policy(
+        metrics={
+            "step.period": MetricPolicy(ranks=Ranks.EACH, repeats=4),
+            "step.lead": MetricPolicy(ranks=(0, 2), inconclusive=OnInconclusive.PASS),
+            "retracted": MetricPolicy(ranks=Ranks.EACH),
+            "launch.backpressure": MetricPolicy(direction=Better.LOWER),
+        },
+        budget=7,
+    )
+    floors = [Floor(name, noise(name), 5, 0.01, 0.02, 0.03, None) for name in watched.metrics]
+    path = tmp_path / "gate.toml"
+    path.write_text(policy_toml(floors, watched, 5, ""))
+    found = load_policy(path)
+    assert (found.budget, found.repeats) == (7, 5)
+    for name, own in watched.metrics.items():
+        is_exact = name == "retracted"
+        wanted = own if is_exact else replace(own, relative=0.03, drift=0.02)
+        assert found.metrics[name] == wanted
