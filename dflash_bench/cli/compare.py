@@ -16,12 +16,13 @@ from dflash_bench.cli.options import (
     NsysPath,
     PerRank,
     PresetName,
-    ProfilesFolder,
+    ProfilesPlace,
     RankPattern,
     StepRange,
     chosen_pattern,
     chosen_reading,
 )
+from dflash_bench.cli.urls import with_urls
 from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from dflash_bench.profile import Profile
 
 
+@with_urls("base", "candidate")
 def compare(
     base: Annotated[str | None, typer.Argument(help="Profile(s), capture or folder to compare against.")] = None,
     candidate: Annotated[str | None, typer.Argument(help="The one with the change.")] = None,
@@ -42,7 +44,7 @@ def compare(
     agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
-    profiles: ProfilesFolder = DEFAULT_PROFILES,
+    profiles: ProfilesPlace = DEFAULT_PROFILES,
 ) -> None:
     """Compare two runs, or several of each arm: per metric and rank figures, difference, interval and a verdict.
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from dflash_bench.errors import BenchError
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.build import Progress as OnProgress
+    from dflash_bench.storage import Transferred
 
 PIPE_WIDTH = 160
 """Columns when stdout is no terminal: a file or a CI log has no edge, and tables should not fold at 80."""
@@ -62,3 +63,21 @@ def reading_progress() -> Iterator[OnProgress | None]:
             bar.update(tasks[path], completed=done, total=total)  # type: ignore[arg-type]
 
         yield on_progress
+
+
+@contextmanager
+def transfer_progress() -> Iterator[Transferred | None]:
+    """A bar per file on its way from or to a URL, on terminals only, and gone when done."""
+    if not stderr.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("copying {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=stderr, transient=True) as bar:
+        tasks = {}
+
+        def on_bytes(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name)
+            bar.update(tasks[name], completed=done, total=total or None)
+
+        yield on_bytes

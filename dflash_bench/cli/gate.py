@@ -19,12 +19,13 @@ from dflash_bench.cli.options import (
     AsJson,
     NsysPath,
     PresetName,
-    ProfilesFolder,
+    ProfilesPlace,
     RankPattern,
     StepRange,
     chosen_pattern,
     chosen_reading,
 )
+from dflash_bench.cli.urls import with_urls
 from dflash_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ PolicyFile = Annotated[
 ]
 
 
+@with_urls("candidate", "base")
 def gate(
     candidate: Annotated[str, typer.Argument(help="Runs of one arm: names, a pattern, captures, or a folder.")],
     base: Annotated[str | None, typer.Option(help="Runs to hold it against. Default: the baseline of its key.")] = None,
@@ -68,7 +70,7 @@ def gate(
     agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
-    profiles: ProfilesFolder = DEFAULT_PROFILES,
+    profiles: ProfilesPlace = DEFAULT_PROFILES,
 ) -> None:
     """Judge runs against a baseline under a policy: exit 0 pass, 3 regression, 4 the data cannot tell.
 

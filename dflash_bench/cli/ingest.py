@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflash_bench.cli.console import reading_progress, stdout
-from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, PresetName, ProfilesFolder, RankPattern, chosen_pattern
+from dflash_bench.cli.console import reading_progress, stdout, transfer_progress
+from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, PresetName, ProfilesPlace, RankPattern, chosen_pattern
 
 if TYPE_CHECKING:
     from dflash_bench.model import RunInfo
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def ingest(
-    paths: Annotated[list[Path], typer.Argument(help="Captures (.sqlite, .nsys-rep, .qdstrm) or folders of them.")],
+    paths: Annotated[
+        list[str], typer.Argument(help="Captures (.sqlite, .nsys-rep, .qdstrm), folders of them, or URLs of either.")
+    ],
     run: Annotated[str | None, typer.Option(help="Name of the profile; all captures are then one run.")] = None,
     arm: Annotated[str | None, typer.Option(help="Arm, where no mark in the capture tells it.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workload that was run.")] = None,
@@ -25,39 +27,46 @@ def ingest(
     nsys: NsysPath = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes that read. Default: one per core.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a profile of the same name.")] = False,
-    profiles: ProfilesFolder = DEFAULT_PROFILES,
+    profiles: ProfilesPlace = DEFAULT_PROFILES,
 ) -> None:
     """Turn nsys captures into profiles: typed Parquet tables by rank, without anything private.
 
-    One report per rank and one report for all ranks both work. Captures that are here already change nothing.
+    One report per rank and one report for all ranks both work. Captures that are here already change nothing. Captures
+    and profiles may lie at URLs (s3://, gs://, …), with the extra `remote`.
     """
+    from dflash_bench.ingest.remote import mirrored
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.ingest.sources import ingest as ingest_captures
 
-    options = IngestOptions(
-        profiles=profiles,
-        run=run,
-        arm=arm,
-        workload=workload,
-        rank_pattern=chosen_pattern(preset, rank_pattern),
-        nsys=nsys,
-        jobs=jobs,
-        is_replace=replace,
-    )
-    with reading_progress() as progress:
-        found = ingest_captures(paths, options, progress)
-    for profile in found:
-        describe(profile)
+    with mirrored(profiles, paths) as mirror:
+        with transfer_progress() as transferred:
+            near = [Path(mirror.near(path, transferred)) for path in paths]
+        options = IngestOptions(
+            profiles=mirror.profiles,
+            run=run,
+            arm=arm,
+            workload=workload,
+            rank_pattern=chosen_pattern(preset, rank_pattern),
+            nsys=nsys,
+            jobs=jobs,
+            is_replace=replace,
+        )
+        with reading_progress() as progress:
+            found = ingest_captures(near, options, progress)
+        with transfer_progress() as transferred:
+            mirror.publish(transferred, is_replace=replace)
+        for profile in found:
+            describe(profile, mirror.say(str(profile.path)))
     names = " ".join(p.info.run for p in found[:2])
     stdout.print(f"next: dflash-bench {'compare' if len(found) == 2 else 'metrics'} {names}", markup=False)
 
 
-def describe(profile: Profile) -> None:
-    """Say what a profile holds and what its ranks rest on."""
+def describe(profile: Profile, place: str) -> None:
+    """Say what a profile holds and what its ranks rest on. ``place``: where it lies, as a person knows it."""
     from dflash_bench.report.sheets import warning_text
 
     info = profile.info
-    stdout.print(f"{profile.path}", markup=False, style="bold", soft_wrap=True)
+    stdout.print(place, markup=False, style="bold", soft_wrap=True)
     stdout.print(
         f"  arm {info.arm or 'not stated'}, device {info.device}, {_ranks(info)}", markup=False, soft_wrap=True
     )

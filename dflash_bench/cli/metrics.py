@@ -14,14 +14,16 @@ from dflash_bench.cli.options import (
     NsysPath,
     PerRank,
     PresetName,
-    ProfilesFolder,
+    ProfilesPlace,
     RankPattern,
     StepRange,
     chosen_pattern,
     chosen_reading,
 )
+from dflash_bench.cli.urls import with_urls
 
 
+@with_urls("profile")
 def metrics(
     profile: Annotated[list[str], typer.Argument(help="Profile name or folder, capture file, or folder of captures.")],
     json: AsJson = False,
@@ -31,7 +33,7 @@ def metrics(
     agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
-    profiles: ProfilesFolder = DEFAULT_PROFILES,
+    profiles: ProfilesPlace = DEFAULT_PROFILES,
 ) -> None:
     """Print every metric that the capture supports, per rank and pooled.
 

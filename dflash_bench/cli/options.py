@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_bench.cli.urls import local_folder, place
 from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,8 +17,26 @@ if TYPE_CHECKING:
 DEFAULT_PROFILES = Path("profiles")
 
 ProfilesFolder = Annotated[
-    Path, typer.Option("--profiles", envvar="DFLASH_BENCH_PROFILES", help="Folder of the profiles.")
+    Path,
+    typer.Option(
+        "--profiles",
+        parser=local_folder,
+        metavar="FOLDER",
+        envvar="DFLASH_BENCH_PROFILES",
+        help="Folder of the profiles.",
+    ),
 ]
+ProfilesPlace = Annotated[
+    Path,
+    typer.Option(
+        "--profiles",
+        parser=place,
+        metavar="FOLDER|URL",
+        envvar="DFLASH_BENCH_PROFILES",
+        help="Folder of the profiles, or its URL, such as s3://bucket/profiles.",
+    ),
+]
+"""For commands under `with_urls`, which see the folder as a local one."""
 RankPattern = Annotated[
     str | None,
     typer.Option(help="Regular expression with a group for the rank in a file's name, where no mark tells it."),

@@ -1,0 +1,81 @@
+"""URLs on the command line: what they name is brought near before a command runs, and what it made is sent back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import typer
+
+from dflash_bench.cli.console import transfer_progress
+from dflash_bench.errors import UsageError
+from dflash_bench.storage import Url, location
+
+P = ParamSpec("P")
+
+
+def place(word: str | Path) -> Path | Url:
+    """A folder or file of the command line, at a path or a URL. (A `Path` of ``s3://x`` would lose a slash.)"""
+    return location(str(word))
+
+
+def local_folder(word: str | Path) -> Path:
+    """A folder that must be here. Raises UsageError for a URL."""
+    found = location(str(word))
+    if isinstance(found, Url):
+        raise UsageError(
+            f"{found}: this command writes captures while it runs, and needs a folder of this machine",
+            hint=f"record into a local folder, then: dflash-bench ingest CAPTURES --profiles {found}",
+        )
+    return found
+
+
+def with_urls(*names: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Let the parameters ``names`` of a command (words, or lists of words) and its ``profiles`` be URLs.
+
+    The command itself sees local paths only. Profiles that it made are published when it is done, whatever it found.
+    """
+
+    def decorate(command: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(command)
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+            if isinstance(kwargs["profiles"], Path) and not any("://" in word for word in _words(kwargs, names)):
+                command(*args, **kwargs)
+            else:
+                _run_near(command, kwargs, names)
+
+        return run
+
+    return decorate
+
+
+def _run_near(command: Callable[..., None], kwargs: dict[str, Any], names: tuple[str, ...]) -> None:
+    from dflash_bench.ingest.remote import mirrored
+    from dflash_bench.ingest.sources import newest_pair
+
+    words = _words(kwargs, names)
+    with mirrored(kwargs["profiles"], words) as mirror:
+        with transfer_progress() as progress:
+            if not words:
+                mirror.complete([p.path.name for p in newest_pair(mirror.profiles)], progress)
+            near = {name: _mapped(kwargs[name], lambda word: mirror.near(word, progress)) for name in names}
+        try:
+            command(**{**kwargs, **near, "profiles": mirror.profiles})
+        except typer.Exit:
+            mirror.publish()
+            raise
+        with transfer_progress() as progress:
+            mirror.publish(progress)
+
+
+def _words(kwargs: dict[str, Any], names: tuple[str, ...]) -> list[str]:
+    values = [kwargs[name] for name in names if kwargs[name] is not None]
+    return [word for value in values for word in (value if isinstance(value, list) else [value])]
+
+
+def _mapped(value: str | list[str] | None, near: Callable[[str], str]) -> str | list[str] | None:
+    if value is None:
+        return None
+    return [near(word) for word in value] if isinstance(value, list) else near(value)
