@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -43,6 +44,12 @@ def _world(info: RunInfo) -> str | None:
     return str(info.world or len(info.ranks))
 
 
+def _workload_file(info: RunInfo) -> str | None:
+    """A fingerprint of the file's text: two files of one name may ask for different things."""
+    text = info.settings.get("workload_toml")
+    return None if text is None else hashlib.sha256(str(text).encode()).hexdigest()[:8]
+
+
 def _recorder(info: RunInfo) -> str | None:
     return " and ".join(sorted({c.recorder for c in info.captures})) or None
 
@@ -54,8 +61,9 @@ def _exporter(info: RunInfo) -> str | None:
 KEYS: tuple[Key, ...] = (
     Key("device", Effect.REFUSED, lambda info: info.device),
     Key("workload", Effect.REFUSED, lambda info: info.workload),
+    Key("workload file", Effect.REFUSED, _workload_file, unstated=Effect.MARKED),
     Key("world", Effect.REFUSED, _world),
-    # captures from elsewhere, and profiles of version 0.1.0, do not say their driver
+    # captures from elsewhere do not say their driver
     Key("driver", Effect.REFUSED, _setting("driver"), unstated=Effect.MARKED),
     Key("clocks", Effect.MARKED, _setting("clocks")),
     Key("power limit", Effect.MARKED, _setting("power_limit_w")),

@@ -81,6 +81,7 @@ CODES: tuple[Code, ...] = (
     Code("unknown_counter", "metrics", "engine counters that this version has no definition of, left out"),
     # compare
     Code("different_workload", "compare", "base and candidate ran different workloads"),
+    Code("different_workload_file", "compare", "base and candidate ran workloads from files that say different things"),
     Code("different_device", "compare", "base and candidate ran on different devices"),
     Code("different_world", "compare", "base and candidate had different numbers of ranks"),
     Code("different_recorder", "compare", "base and candidate were recorded by different tools"),

@@ -60,8 +60,8 @@ def is_repeatable(info: RunInfo) -> bool:
 def asked(info: RunInfo) -> dict[str, Any]:
     """The options of ``dflash-bench run`` that made a run which `is_repeatable`: parameter → value, as plain data.
 
-    What profiles of earlier versions do not say has its default. A workload that came from a file is named as the file
-    names it: where it lies is not kept.
+    What profiles of earlier versions do not say has its default. A workload that came from a file is that file's name;
+    where it lies is not kept, what it says is (``workload_toml``).
     """
     return {name: read(info) for name, (read, _) in _ASKED.items()}
 
@@ -83,7 +83,7 @@ def _own(name: str, default: Value = None) -> tuple[Callable[[RunInfo], Value], 
 
 _ASKED: dict[str, tuple[Callable[[RunInfo], Any], Value]] = {
     "arm": (lambda info: info.arm, None),
-    "workload": (lambda info: info.workload, None),
+    "workload": (lambda info: f"{info.workload}.toml" if info.settings.get("workload_toml") else info.workload, None),
     "ranks": _own("ranks"),
     "steps": _own("steps_asked"),
     "seed": _own("seed"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from dflash_bench.errors import UsageError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 def run_again(info: RunInfo, profiles: Path, nsys: Path | None = None) -> Profile:
     """One more run, asked for with the options of that one. ``nsys``: the one to record with, where it was nsys.
 
-    Raises UsageError when the run is not one of the built-in loop's, or its workload is a file that is not known here.
+    Raises UsageError when the run is not one of the built-in loop's, or its workload is not known here.
     """
     from dflash_bench.capture.folder import free_name, run_name
     from dflash_bench.capture.launch import Backend, Device, Reports
@@ -26,8 +27,13 @@ def run_again(info: RunInfo, profiles: Path, nsys: Path | None = None) -> Profil
     if not is_repeatable(info):
         raise UsageError(f"{info.run} was not made by `dflash-bench run`, so the gate cannot make another one")
     own = asked(info)
-    name = free_name(profiles, run_name(own["workload"], own["arm"], "again"))
+    name = free_name(profiles, run_name(str(info.workload), own["arm"], "again"))
     own |= {"arm": [own["arm"]], "device": Device(own["device"]), "backend": Backend(own["backend"])}
     own["reports"] = Reports(own["reports"])
-    run(**own, nsys=None if own["recorder"] else nsys, name=name, profiles=profiles)
+    with TemporaryDirectory(prefix="dflash-bench-") as folder:
+        if text := info.settings.get("workload_toml"):
+            file = Path(folder) / own["workload"]
+            file.write_text(str(text), encoding="utf-8")
+            own["workload"] = str(file)
+        run(**own, nsys=None if own["recorder"] else nsys, name=name, profiles=profiles)
     return open_profile(profiles / name)

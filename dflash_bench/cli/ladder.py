@@ -52,7 +52,8 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What all runs of one command share. ``range_cost_ns``: what a range costs under the recorder, where measured."""
+    """What all runs of one command share. ``range_cost_ns``: what a range costs under the recorder, where measured;
+    ``workload_toml``: the workload's text, where it is a file."""
 
     profiles: Path
     limits: Limits
@@ -61,6 +62,7 @@ class Settings:
     workload: str
     is_unprofiled_too: bool = False
     range_cost_ns: float | None = None
+    workload_toml: str | None = None
 
     @property
     def kept(self) -> dict[str, Value]:
@@ -71,6 +73,7 @@ class Settings:
             "discard_captures": self.is_discarding,
             "timeout_s": self.limits.silence_s,
             "range_cost_ns": self.range_cost_ns,
+            "workload_toml": self.workload_toml,
         }
 
 

@@ -84,6 +84,7 @@ def run(
         workload_name,
         unprofiled,
         _range_cost(choice) if unprofiled else None,
+        Path(workload).read_text(encoding="utf-8") if workload.endswith(".toml") else None,
     )
     ladder = make_all(runs, settings)
     if ladder.is_interrupted:

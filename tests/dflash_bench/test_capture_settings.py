@@ -135,3 +135,19 @@ def test_a_run_that_does_not_say_its_steps_cannot_be_made_again(tmp_path: Path) 
 def test_profiles_of_earlier_versions_have_the_defaults_for_what_they_do_not_say() -> None:
     old = replace(usual(), settings={"ranks": 2, "seed": 0, "steps_asked": 400, "recorder": "nsys", "reports": None})
     assert asked(old) == asked(usual())
+
+
+def test_a_workload_from_a_file_is_made_again_from_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file may be gone, or say something else by now."""
+    seen: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        sys.modules["dflash_bench.cli.run"],
+        "run",
+        lambda workload, **_: seen.append((Path(workload).name, Path(workload).read_text())),
+    )
+    monkeypatch.setattr(sys.modules["dflash_bench.profile"], "open_profile", lambda path: path)
+    shared = Settings(Path("p"), Limits(), False, False, "few", workload_toml="a = 1")
+    info = kept(replace(USUAL, workload="somewhere/few.toml"), shared)
+    again.run_again(info, tmp_path)
+    assert seen == [("few.toml", "a = 1")]
+    assert "--workload few.toml" in " ".join(asked_words(info))

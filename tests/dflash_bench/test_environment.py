@@ -21,6 +21,7 @@ def test_runs_that_are_alike_do_not_differ():
     [
         ({"device": "H300"}, "device", Effect.REFUSED),
         ({"workload": None}, "workload", Effect.REFUSED),
+        ({"settings": {**INFO.settings, "workload_toml": "x"}}, "workload file", Effect.MARKED),
         ({"world": 4}, "world", Effect.REFUSED),
         ({"settings": {**INFO.settings, "driver": "570.2"}}, "driver", Effect.REFUSED),
         ({"settings": {"seed": 0, "steps": 100, "version.torch": "2.13.0"}}, "driver", Effect.MARKED),
@@ -55,3 +56,10 @@ def test_a_run_that_does_not_say_is_not_taken_for_alike():
     silent = replace(INFO, settings={k: v for k, v in INFO.settings.items() if k != "seed"})
     (found,) = differences([INFO], [silent])
     assert found.candidate == "not stated"
+
+
+def test_workload_files_of_one_name_that_say_different_things_are_no_pair():
+    one, other = (replace(INFO, settings={**INFO.settings, "workload_toml": text}) for text in ("a = 1", "a = 2"))
+    (found,) = differences([one], [other])
+    assert is_refused([found])
+    assert "a = 1" not in found.finding.text, "its text is long; a fingerprint tells as much"
