@@ -34,6 +34,8 @@ CODES: tuple[Code, ...] = (
     Code("partial_export", "ingest", "tables or times were left out of the export on purpose"),
     Code("clipped_window", "ingest", "a slice of a longer capture: what began or ended outside is cut off"),
     # ingest: rows that are no events
+    Code("table_without_columns", "ingest", "rows in tables without a column they mean nothing without, left out"),
+    Code("table_without_ids", "ingest", "rows in tables without the column of an id, read as if all had the same one"),
     Code("range_without_time", "ingest", "ranges without start or length, left out"),
     Code("range_ends_before_start", "ingest", "NVTX ranges with end < start, left out"),
     Code("api_call_ends_before_start", "ingest", "API calls with end < start, left out"),

@@ -31,6 +31,8 @@ _KNOWN = {
 }
 
 _SKIPPED = {
+    "table_without_columns": "rows lie in tables without a column that they mean nothing without, and were left out",
+    "table_without_ids": "rows lie in tables without the column of an id, and were read as if all had one and the same",
     "range_without_time": "ranges have no start or length and were left out",
     "range_ends_before_start": "NVTX ranges end before they start and were left out",
     "api_call_ends_before_start": "API calls end before they start and were left out",
@@ -68,11 +70,9 @@ def skipped_rows(skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
 
 
 def _diagnostics(export: Export, rank: int | None) -> list[Finding]:
-    if not export.has("DIAGNOSTIC_EVENT", "text"):
-        return []
     texts = [
         value.decode("utf-8", "replace")
-        for (value,) in export.rows("SELECT CAST(text AS BLOB) FROM DIAGNOSTIC_EVENT WHERE text IS NOT NULL")
+        for (value,) in export.cells("DIAGNOSTIC_EVENT", "text")
         if isinstance(value, bytes)
     ]
     counts = Counter(

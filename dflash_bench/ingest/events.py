@@ -1,4 +1,4 @@
-"""From the tables of an export to event tables: one streamed query per source table."""
+"""From the tables of an export to event tables: each source table streamed once."""
 
 from __future__ import annotations
 
@@ -6,34 +6,29 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import adbc_driver_manager
 import numpy as np
 import pyarrow as pa
 
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.nvtx import nvtx_batches
 from dflash_bench.ingest.rows import (
-    ABSENT,
     Batch,
     Skipped,
-    connected,
     constant,
     int_column,
     labels,
     nullable,
     process_of,
-    query,
-    select,
+    rows_of,
     thread_of,
     usable,
 )
 from dflash_bench.ingest.source import Section
+from dflash_bench.ingest.tables import ABSENT
 from dflash_bench.model import IntArray
 from dflash_bench.profile import Events
 
 if TYPE_CHECKING:
-    from adbc_driver_manager import AdbcConnection
-
     from dflash_bench.ingest.export import Export
 
 API_VERSION_SUFFIX = re.compile(r"_v\d+$")
@@ -54,7 +49,7 @@ MEMCPY_KINDS = {
 def sections(export: Export) -> tuple[Section, ...]:
     """The parts of an export that have rows, as far as row ids tell."""
     found = (
-        Section(name, sum(export.last_row(table) for table in tables if table in export.tables))
+        Section(name, sum(export.stored.num_rows(table) for table in tables if table in export.tables))
         for name, (tables, _) in _SECTIONS.items()
     )
     return tuple(section for section in found if section.num_rows)
@@ -64,22 +59,18 @@ def stream(export: Export, skipped: Skipped, section: Section | None = None) -> 
     """The events of a section, or all. Raises DataError when the file is damaged or a column holds what it must not."""
     names = _SECTIONS if section is None else (section.name,)
     try:
-        with connected(export.uri) as connection:
-            for reader in (reader for name in names for reader in _SECTIONS[name][1]):
-                yield from reader(export, connection, skipped)
-    except (adbc_driver_manager.Error, OSError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0].removeprefix("[SQLite] ")
+        for reader in (reader for name in names for reader in _SECTIONS[name][1]):
+            yield from reader(export, skipped)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
         raise DataError(f"{export.path}: damaged: {reason}", hint="copy or export the file again") from None
 
 
-def _api_calls(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
+def _api_calls(export: Export, skipped: Skipped) -> Iterator[Batch]:
     table = "CUPTI_ACTIVITY_KIND_RUNTIME"
     columns = {"start": None, "end": None, "globalTid": None, "correlationId": None, "nameId": None, "eventClass": 0}
-    sql = select(export, table, columns)
-    if sql is None:
-        return
     names = {key: API_VERSION_SUFFIX.sub("", text) for key, text in export.strings.items()}
-    for batch in query(connection, sql):
+    for batch in rows_of(export, table, columns, skipped):
         keep = usable(batch, skipped, "api_call")
         is_call = np.isin(int_column(batch, "eventClass")[keep], (0, 1))
         skipped.add("api_row_is_backtrace", int((~is_call).sum()))
@@ -121,61 +112,56 @@ def _work(batch: pa.RecordBatch, keep: IntArray, kind: str, name: pa.Array, **ex
     )
 
 
-def _kernels(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
+def _kernels(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "shortName": ABSENT, "graphNodeId": ABSENT}
-    if sql := select(export, "CUPTI_ACTIVITY_KIND_KERNEL", columns):
-        for batch in query(connection, sql):
-            keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
-            name = labels(int_column(batch, "shortName")[keep], export.strings, "kernel {}")
-            yield _work(batch, keep, "kernel", name, graph_node_id=int_column(batch, "graphNodeId")[keep])
+    for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_KERNEL", columns, skipped):
+        keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
+        name = labels(int_column(batch, "shortName")[keep], export.strings, "kernel {}")
+        yield _work(batch, keep, "kernel", name, graph_node_id=int_column(batch, "graphNodeId")[keep])
 
 
-def _copies(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
+def _copies(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "copyKind": 0, "graphNodeId": ABSENT, "bytes": ABSENT}
     kinds = {key: f"memcpy {text}" for key, text in MEMCPY_KINDS.items()}
-    if sql := select(export, "CUPTI_ACTIVITY_KIND_MEMCPY", columns):
-        for batch in query(connection, sql):
-            keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
-            name = labels(int_column(batch, "copyKind")[keep], kinds, "memcpy kind {}")
-            extra = {"graph_node_id": int_column(batch, "graphNodeId")[keep], "bytes": int_column(batch, "bytes")[keep]}
-            yield _work(batch, keep, "memcpy", name, **extra)
+    for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_MEMCPY", columns, skipped):
+        keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
+        name = labels(int_column(batch, "copyKind")[keep], kinds, "memcpy kind {}")
+        extra = {"graph_node_id": int_column(batch, "graphNodeId")[keep], "bytes": int_column(batch, "bytes")[keep]}
+        yield _work(batch, keep, "memcpy", name, **extra)
     columns = {**_WORK, "graphNodeId": ABSENT, "bytes": ABSENT}
-    if sql := select(export, "CUPTI_ACTIVITY_KIND_MEMSET", columns):
-        for batch in query(connection, sql):
-            keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
-            extra = {"graph_node_id": int_column(batch, "graphNodeId")[keep], "bytes": int_column(batch, "bytes")[keep]}
-            yield _work(batch, keep, "memset", constant("memset", len(keep)), **extra)
+    for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_MEMSET", columns, skipped):
+        keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
+        extra = {"graph_node_id": int_column(batch, "graphNodeId")[keep], "bytes": int_column(batch, "bytes")[keep]}
+        yield _work(batch, keep, "memset", constant("memset", len(keep)), **extra)
 
 
-def _graphs(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
+def _graphs(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "graphExecId": ABSENT}
-    if sql := select(export, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", columns):
-        for batch in query(connection, sql):
-            keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
-            exec_id = int_column(batch, "graphExecId")[keep]
-            yield _work(batch, keep, "graph", constant("graph", len(keep)), graph_exec_id=exec_id)
+    for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", columns, skipped):
+        keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
+        exec_id = int_column(batch, "graphExecId")[keep]
+        yield _work(batch, keep, "graph", constant("graph", len(keep)), graph_exec_id=exec_id)
 
 
-def _overhead(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
+def _overhead(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {"start": None, "end": None, "globalTid": None, "nameId": ABSENT}
     for table in _OVERHEAD:
-        if sql := select(export, table, columns):
-            for batch in query(connection, sql):
-                keep = usable(batch, skipped, "overhead")
-                ids = int_column(batch, "globalTid")[keep]
-                yield Batch(
-                    Events.OVERHEAD,
-                    process_of(ids),
-                    {
-                        "thread": pa.array(thread_of(ids)),
-                        "name": labels(int_column(batch, "nameId")[keep], export.strings, "overhead {}"),
-                        "start_ns": pa.array(int_column(batch, "start")[keep]),
-                        "end_ns": pa.array(int_column(batch, "end")[keep]),
-                    },
-                )
+        for batch in rows_of(export, table, columns, skipped):
+            keep = usable(batch, skipped, "overhead")
+            ids = int_column(batch, "globalTid")[keep]
+            yield Batch(
+                Events.OVERHEAD,
+                process_of(ids),
+                {
+                    "thread": pa.array(thread_of(ids)),
+                    "name": labels(int_column(batch, "nameId")[keep], export.strings, "overhead {}"),
+                    "start_ns": pa.array(int_column(batch, "start")[keep]),
+                    "end_ns": pa.array(int_column(batch, "end")[keep]),
+                },
+            )
 
 
-_Reader = Callable[["Export", "AdbcConnection", Skipped], Iterator[Batch]]
+_Reader = Callable[["Export", Skipped], Iterator[Batch]]
 _OVERHEAD = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 _WORK_TABLES = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
 _SECTIONS: dict[str, tuple[tuple[str, ...], tuple[_Reader, ...]]] = {

@@ -1,8 +1,7 @@
-"""One nsys SQLite export, opened read-only: which file this is, which tables it has, what it says about itself.
+"""One nsys export, opened read-only: which file or folder this is, and what it says about itself.
 
-Exports of eight years differ in tables, columns and encodings; whatever is asked of a file is asked by name, and a
-table or column that is absent is simply not there. The file is never changed: it is opened read-only and immutable, so
-that no lock, journal or index appears beside it.
+Exports of eight years differ in tables, columns and encodings; whatever is asked of one is asked by name, and a table
+or column that is absent is simply not there. How its tables are stored is `tables.Tables`' business.
 
 Values are never assumed to be UTF-8: Windows time-zone names and binary system values occur in real files.
 """
@@ -14,18 +13,21 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from urllib.parse import quote
 
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.diagnostics import findings_of
 from dflash_bench.ingest.events import sections, stream
+from dflash_bench.ingest.folder_tables import FolderTables, table_files
+from dflash_bench.ingest.nvtx import MARK
 from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import Batch, Skipped
 from dflash_bench.ingest.source import Section
+from dflash_bench.ingest.sqlite_tables import SqliteTables, reading
+from dflash_bench.ingest.tables import Cell, Tables
 from dflash_bench.model import Finding, Recorder
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -33,55 +35,57 @@ LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 RECORDER_KEY = "DFLASH_BENCH:RECORDER"
 DEVICE_KEY = "DFLASH_BENCH:DEVICE"
 
-EVENT_TABLES = (
-    "NVTX_EVENTS",
-    "CUPTI_ACTIVITY_KIND_RUNTIME",
-    "CUPTI_ACTIVITY_KIND_KERNEL",
-    "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "CUPTI_ACTIVITY_KIND_MEMSET",
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-)
-_OTHER_NSYS_TABLES = (
-    "StringIds",
-    "ANALYSIS_DETAILS",
-    "META_DATA_EXPORT",
-    "EXPORT_META_DATA",
-    "ProcessStreams",
-    "OSRT_API",
-)
+_NSYS_TABLES = {
+    "NVTX_EVENTS", *(f"CUPTI_ACTIVITY_KIND_{k}" for k in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")),
+    "StringIds", "ANALYSIS_DETAILS", "META_DATA_EXPORT", "EXPORT_META_DATA", "ProcessStreams", "OSRT_API",
+}  # fmt: skip
+"""Any of these makes it an nsys export."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """A readable nsys export. ``tables`` maps each table that has rows' definition to its columns."""
+    """A readable nsys export. ``path`` is what a person calls it, which for a converted report is the report."""
 
     path: Path
-    uri: str
+    stored: Tables
     fingerprint: str
     size_bytes: int
-    tables: dict[str, frozenset[str]]
 
     def __getstate__(self) -> dict[str, object]:
         # what was read on the way stays here: the string table can be large, and holds secrets
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    @property
+    def tables(self) -> dict[str, frozenset[str]]:
+        """Each table's columns."""
+        return self.stored.columns
+
     def has(self, table: str, *columns: str) -> bool:
         """Whether the table is there with all of these columns."""
         return table in self.tables and self.tables[table].issuperset(columns)
 
-    def rows(self, sql: str) -> list[tuple[bytes | int | float | None, ...]]:
-        """A small query's rows, texts as bytes."""
-        with _reading(self.path), closing(sqlite3.connect(self.uri, uri=True)) as connection:
-            connection.text_factory = bytes
-            return connection.execute(sql).fetchall()
+    def cells(self, table: str, *columns: str) -> list[tuple[Cell, ...]]:
+        """The rows of a small table, texts as bytes; empty when the table or one of the columns is not there."""
+        return self.stored.cells(table, columns) if self.has(table, *columns) else []
+
+    def nvtx_rows(self, kind: int, *columns: str) -> list[tuple[Cell, ...]]:
+        """The different NVTX rows of one event type, None for columns that the export lacks."""
+        if not self.has("NVTX_EVENTS", "eventType"):
+            return []
+        known = [c for c in columns if self.has("NVTX_EVENTS", c)]
+        found = self.stored.distinct("NVTX_EVENTS", known, ("eventType", kind)) if known else []
+        places = [known.index(c) if c in known else None for c in columns]
+        return [tuple(None if p is None else row[p] for p in places) for row in found]
+
+    def nvtx_text(self, text: Cell, key: Cell) -> str:
+        """The name that an NVTX row bears: its own text, else the registered string."""
+        return _text(text) if isinstance(text, bytes) else self.strings.get(key, "") if isinstance(key, int) else ""
 
     @cached_property
     def strings(self) -> dict[int, str]:
         """StringIds. It also holds the profiled process's environment: only names that events use may leave here."""
-        if not self.has("StringIds", "id", "value"):
-            return {}
-        found = self.rows("SELECT id, CAST(value AS BLOB) FROM StringIds WHERE value IS NOT NULL")
-        return {int(key): _text(value) for key, value in found if isinstance(key, int)}
+        found = self.cells("StringIds", "id", "value")
+        return {key: _text(value) for key, value in found if isinstance(key, int) and value is not None}
 
     @cached_property
     def about_export(self) -> dict[str, str]:
@@ -117,33 +121,24 @@ class Export:
 
     @property
     def session_start_utc_ns(self) -> int | None:
-        if not self.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
-            return None
-        found = self.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME LIMIT 1")
+        found = self.cells("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
         return int(found[0][0]) if found and isinstance(found[0][0], int) else None
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
         """Names of the GPUs in the captured machine. (Windows lists software adapters too; they have no SMs.)"""
-        if not self.has("TARGET_INFO_GPU", "name"):
-            return ()
-        order = next((c for c in ("cuDevice", "id", "deviceId") if self.has("TARGET_INFO_GPU", c)), "rowid")
-        found = self.rows(f'SELECT CAST(name AS BLOB) FROM TARGET_INFO_GPU WHERE name IS NOT NULL ORDER BY "{order}"')
-        return tuple(_text(name) for (name,) in found)
+        order = next((c for c in ("cuDevice", "id", "deviceId") if self.has("TARGET_INFO_GPU", c)), "name")
+        found = [(name, place) for name, place in self.cells("TARGET_INFO_GPU", "name", order) if name is not None]
+        found.sort(key=lambda gpu: gpu[1] if isinstance(gpu[1], int) else -1)
+        return tuple(_text(name) for name, _ in found)
 
     @property
     def time_range(self) -> tuple[int | None, int | None]:
         """First and last capture time, where the file says so."""
-        if not self.has("ANALYSIS_DETAILS", "startTime", "stopTime"):
-            return None, None
-        found = self.rows("SELECT MIN(startTime), MAX(stopTime) FROM ANALYSIS_DETAILS")
-        first, last = found[0]
-        return (first if isinstance(first, int) else None), (last if isinstance(last, int) else None)
-
-    def last_row(self, table: str) -> int:
-        """The highest row id of a table, which in files that nsys wrote is the number of its rows; 0 without rows."""
-        found = self.rows(f'SELECT MAX(rowid) FROM "{table}"')[0][0]
-        return found if isinstance(found, int) else 0
+        found = self.cells("ANALYSIS_DETAILS", "startTime", "stopTime")
+        first = [start for start, _ in found if isinstance(start, int)]
+        last = [stop for _, stop in found if isinstance(stop, int)]
+        return min(first, default=None), max(last, default=None)
 
     @property
     def stated(self) -> dict[int, RankMark]:
@@ -152,15 +147,7 @@ class Export:
 
     def rank_marks(self) -> tuple[RankMark, ...]:
         """The rank marks of the file, without reading the rest of it."""
-        if not self.has("NVTX_EVENTS", "eventType"):
-            return ()
-        text = "CAST(text AS BLOB)" if self.has("NVTX_EVENTS", "text") else "NULL"
-        key = "textId" if self.has("NVTX_EVENTS", "textId") else "NULL"
-        found = self.rows(f"SELECT DISTINCT {text}, {key} FROM NVTX_EVENTS WHERE eventType = 34")
-        texts = [
-            _text(own) if isinstance(own, bytes) else self.strings.get(k, "") if isinstance(k, int) else ""
-            for own, k in found
-        ]
+        texts = [self.nvtx_text(text, key) for text, key in self.nvtx_rows(MARK, "text", "textId")]
         return tuple(mark for text in texts if (mark := RankMark.parse(text)) is not None)
 
     def sections(self) -> tuple[Section, ...]:
@@ -176,35 +163,38 @@ class Export:
         return findings_of(self, skipped, rank)
 
     def _pairs(self, table: str) -> Iterator[tuple[str, str]]:
-        for key, value in self.rows(f'SELECT CAST(name AS BLOB), CAST(value AS BLOB) FROM "{table}"'):
+        for key, value in self.cells(table, "name", "value"):
             if isinstance(key, bytes):
                 yield _text(key), _text(value)
 
 
 def open_export(path: Path, source: Path | None = None) -> Export:
-    """Open a capture file. ``source``: the file it was made of, whose name and identity it bears.
+    """Open an export: an SQLite file or a folder of tables. ``source``: the report it was made of, whose name it bears.
 
     Raises DataError, with one sentence that names the file and what it is instead, when it is no readable nsys export.
     """
+    name = source or path
+    if path.is_dir():
+        folder = FolderTables.of(path, name)
+        size = sum(file.stat().st_size for file in folder.files.values())
+        return Export(name, _known(folder, name, "a folder of tables"), fingerprint(name), size)
     size = _check_header(path)
-    uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
-    path = source or path
-    with _reading(path), closing(sqlite3.connect(uri, uri=True)) as connection:
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        tables = {
-            name: frozenset(
-                column for (column,) in connection.execute("SELECT name FROM pragma_table_info(?)", (name,))
-            )
-            for name in names
-        }
-    if not tables:
-        raise DataError(f"{path}: an empty SQLite database, without any table", hint="export the report again")
-    if not any(t in tables for t in (*EVENT_TABLES, *_OTHER_NSYS_TABLES)):
-        some = ", ".join(sorted(tables)[:3])
-        raise DataError(
-            f"{path}: a SQLite database, but no nsys export (its tables: {some})", hint="pass an nsys export"
-        )
-    return Export(path=path, uri=uri, fingerprint=fingerprint(path), size_bytes=size, tables=tables)
+    return Export(name, _known(SqliteTables.of(path, name), name, "a SQLite database"), fingerprint(name), size)
+
+
+def _known(stored: Tables, path: Path, what: str) -> Tables:
+    """The tables, when they are those of nsys."""
+    if not stored.columns:
+        raise DataError(f"{path}: {what.replace('a ', 'an empty ', 1)}, without any table", hint="export it again")
+    if not _NSYS_TABLES & stored.columns.keys():
+        some = ", ".join(sorted(stored.columns)[:3])
+        raise DataError(f"{path}: {what}, but no nsys export (its tables: {some})", hint="pass an nsys export")
+    return stored
+
+
+def is_folder_export(path: Path) -> bool:
+    """Whether a folder holds tables of nsys as files."""
+    return path.is_dir() and any(file.stem in _NSYS_TABLES for file in table_files(path))
 
 
 def unsettled(path: Path) -> list[Path]:
@@ -224,14 +214,19 @@ def settled(path: Path, scratch: Path) -> Path:
     copy = scratch / path.name
     for file in (path, *logs):
         shutil.copyfile(file, scratch / file.name)
-    with _reading(path), closing(sqlite3.connect(copy)) as connection:
+    with reading(path), closing(sqlite3.connect(copy)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE").fetchall()
     return copy
 
 
 def fingerprint(path: Path) -> str:
-    """Identity of a capture's content, with that of a log beside it."""
+    """Identity of a capture's content, with that of a log beside it; of a folder, that of its tables' files."""
     digest = hashlib.sha256()
+    if path.is_dir():
+        for file in table_files(path):
+            digest.update(file.name.encode("utf-8", "surrogateescape"))
+            _sample(file, digest)
+        return digest.hexdigest()[:32]
     for file in (path, *unsettled(path)):
         _sample(file, digest)
     return digest.hexdigest()[:32]
@@ -293,16 +288,7 @@ def _looks_like(head: bytes) -> str:
     return "unknown content"
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        # a damaged page can hold a name, or make SQLite say something, that is no UTF-8
-        raise DataError(f"{path}: damaged: {error}", hint="copy or export the file again") from None
-
-
-def _text(value: bytes | int | float | None) -> str:
+def _text(value: Cell) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
 
 

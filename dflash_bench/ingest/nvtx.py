@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from dflash_bench.ingest.rows import (
-    ABSENT,
     UNNAMED,
     Batch,
     Skipped,
@@ -17,16 +16,14 @@ from dflash_bench.ingest.rows import (
     labels,
     nullable,
     process_of,
-    query,
-    select,
+    rows_of,
     thread_of,
 )
+from dflash_bench.ingest.tables import ABSENT, is_null
 from dflash_bench.model import BoolArray, IntArray
 from dflash_bench.profile import Events
 
 if TYPE_CHECKING:
-    from adbc_driver_manager import AdbcConnection
-
     from dflash_bench.ingest.export import Export
 
 PUSH_POP, START_END, NVTXT_PUSH_POP, NVTXT_START_END, MARK, DOMAIN_CREATE = 59, 60, 70, 71, 34, 75
@@ -37,7 +34,8 @@ def _texts(export: Export, batch: pa.RecordBatch) -> pa.Array:
     own = batch.column("text").dictionary_encode()
     decoded = [value.decode("utf-8", "replace") or UNNAMED for value in own.dictionary.to_pylist()]
     place: IntArray = own.indices.to_numpy().astype(np.int64)
-    ids = int_column(batch, "textId")
+    is_own = int_column(batch, is_null("text")) == 0
+    ids = np.where(is_own, ABSENT, int_column(batch, "textId"))
     if not np.any(ids != ABSENT):
         return labels(place, dict(enumerate(decoded)), "")
     # registered ids keep their number, own texts follow below every id that a file can hold
@@ -45,20 +43,11 @@ def _texts(export: Export, batch: pa.RecordBatch) -> pa.Array:
     return labels(np.where(ids != ABSENT, ids, -2 - place), label, "string {}")
 
 
-def nvtx_batches(export: Export, connection: AdbcConnection, skipped: Skipped) -> Iterator[Batch]:
+def nvtx_batches(export: Export, skipped: Skipped) -> Iterator[Batch]:
     """Ranges and marks of an export, batch by batch."""
-    if not export.has("NVTX_EVENTS", "start", "eventType", "globalTid"):
-        return
-    numbers = {"start": None, "end": ABSENT, "eventType": None, "globalTid": None, "domainId": 0}
-    sql = select(export, "NVTX_EVENTS", numbers, "")
-    has_text, has_id = export.has("NVTX_EVENTS", "text"), export.has("NVTX_EVENTS", "textId")
-    text = "CAST(COALESCE(text, '') AS BLOB) AS text" if has_text else "CAST('' AS BLOB) AS text"
-    own = "CASE WHEN text IS NULL THEN COALESCE(textId, {0}) ELSE {0} END" if has_text else "COALESCE(textId, {0})"
-    text_id = own.format(ABSENT) if has_id else str(ABSENT)
-    assert sql is not None
-    sql = sql.replace(" FROM ", f", {text}, {text_id} AS textId FROM ", 1)
+    numbers = {"start": None, "end": ABSENT, "eventType": None, "globalTid": None, "domainId": 0, "textId": ABSENT}
     domains = _domains(export)
-    for batch in query(connection, sql):
+    for batch in rows_of(export, "NVTX_EVENTS", numbers, skipped, ("text",)):
         kind = int_column(batch, "eventType")
         is_range = np.isin(kind, (PUSH_POP, START_END, NVTXT_PUSH_POP, NVTXT_START_END))
         yield from _ranges(export, batch, kind, is_range, domains, skipped)
@@ -67,18 +56,10 @@ def nvtx_batches(export: Export, connection: AdbcConnection, skipped: Skipped) -
 
 def _domains(export: Export) -> dict[tuple[int, int], str]:
     """(process, domainId) → name. Domain 0 is the default domain and has no name."""
-    name = "CAST(COALESCE(text, '') AS BLOB)" if export.has("NVTX_EVENTS", "text") else "CAST('' AS BLOB)"
-    text_id = "textId" if export.has("NVTX_EVENTS", "textId") else "NULL"
-    if not export.has("NVTX_EVENTS", "domainId"):
-        return {}
-    found = export.rows(
-        f"SELECT globalTid, domainId, {name}, {text_id} FROM NVTX_EVENTS WHERE eventType = {DOMAIN_CREATE}"
-    )
     names: dict[tuple[int, int], str] = {}
-    for tid, domain, text, key in found:
+    for tid, domain, text, key in export.nvtx_rows(DOMAIN_CREATE, "globalTid", "domainId", "text", "textId"):
         if isinstance(tid, int) and isinstance(domain, int):
-            own = text.decode("utf-8", "replace") if isinstance(text, bytes) else ""
-            names[tid >> 24, domain] = own or (export.strings.get(key, "") if isinstance(key, int) else "")
+            names[tid >> 24, domain] = export.nvtx_text(text, key)
     return names
 
 

@@ -1,32 +1,23 @@
-"""How a table of an export is queried: integer columns by name, names behind ids, batch by batch.
-
-ADBC hands over Arrow record batches without a Python object per cell. It takes a column's type from the first batch, so
-every nullable column goes through COALESCE with a sentinel, and texts travel as bytes (they need not be UTF-8).
-"""
+"""How the rows of an export are read: integer columns by name, names behind ids, batch by batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import adbc_driver_manager
-import adbc_driver_sqlite
 import numpy as np
 import pyarrow as pa
 
+from dflash_bench.ingest.tables import ABSENT
 from dflash_bench.model import IntArray
 from dflash_bench.profile import Events
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.export import Export
 
-BATCH_ROWS = 1 << 16
-"""Rows per batch: 65,536 rows of the widest query are about 5 MB, and larger batches read no faster."""
-
-ABSENT = -(1 << 63)
-"""Stands for NULL inside a query."""
+JOINED_BY = {"correlationId", "deviceId", "streamId"}
+"""Columns that a table can do without, but not without a word: rows are told apart by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +44,24 @@ class Skipped:
             self.add(code, count)
 
 
-@contextmanager
-def connected(uri: str) -> Iterator[adbc_driver_manager.AdbcConnection]:
-    """An ADBC connection to an SQLite file. The DB-API layer above it would import pandas in every process."""
-    with adbc_driver_sqlite.connect(uri) as database, adbc_driver_manager.AdbcConnection(database) as connection:
-        yield connection
+def rows_of(
+    export: Export, table: str, numbers: dict[str, int | None], skipped: Skipped, texts: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table of an export, `tables.BATCH_ROWS` at a time; none when the table is not there.
 
-
-def query(connection: adbc_driver_manager.AdbcConnection, sql: str) -> Iterator[pa.RecordBatch]:
-    """The batches of a query, `BATCH_ROWS` rows each."""
-    with adbc_driver_manager.AdbcStatement(connection) as statement:
-        statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
-        statement.set_sql_query(sql)
-        stream, _ = statement.execute_query()
-        with pa.RecordBatchReader.from_stream(stream) as reader:
-            yield from reader
-
-
-def select(export: Export, table: str, columns: dict[str, int | None], where: str = "") -> str | None:
-    """SQL for integer columns by name; an absent or NULL one becomes its default. None: the table cannot be read.
-
-    A column whose default is None must exist; without it the rows mean nothing.
+    ``numbers``: integer columns, each with what stands for NULL and for an absent column; one whose default is None
+    must be there, since without it the rows mean nothing: else they are counted in ``skipped``.
     """
-    if table not in export.tables or any(d is None and c not in export.tables[table] for c, d in columns.items()):
-        return None
-    parts = []
-    for column, default in columns.items():
-        fallback = ABSENT if default is None else default
-        known = column in export.tables[table]
-        parts.append(f'COALESCE("{column}", {fallback}) AS "{column}"' if known else f'{fallback} AS "{column}"')
-    return f'SELECT {", ".join(parts)} FROM "{table}" {where}'
+    if table not in export.tables:
+        return
+    lacking = numbers.keys() - export.tables[table]
+    if any(numbers[column] is None for column in lacking):
+        skipped.add("table_without_columns", export.stored.num_rows(table))
+        return
+    if lacking & JOINED_BY:
+        skipped.add("table_without_ids", export.stored.num_rows(table))
+    defaults = {column: ABSENT if default is None else default for column, default in numbers.items()}
+    yield from export.stored.batches(table, defaults, texts)
 
 
 def int_column(batch: pa.RecordBatch, column: str) -> IntArray:

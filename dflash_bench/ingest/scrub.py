@@ -25,6 +25,7 @@ from pathlib import Path
 from dflash_bench.capture.tables import COLUMNS, Table
 from dflash_bench.errors import DataError, UsageError
 from dflash_bench.ingest.export import Export, open_export
+from dflash_bench.ingest.sqlite_tables import SqliteTables
 
 _EVENT_TABLES = (
     Table.NVTX_EVENTS, Table.KERNEL, Table.RUNTIME, Table.MEMCPY, Table.MEMSET, Table.GRAPH_TRACE,
@@ -109,11 +110,13 @@ def scrub(source: Path, target: Path, *, is_replace: bool = False) -> Scrubbed:
     if target.exists() and (not is_replace or target.samefile(source)):
         raise UsageError(f"{target} exists already", hint="choose another name, or pass --replace")
     export = open_export(source)
+    if not isinstance(export.stored, SqliteTables):
+        raise UsageError(f"{source} is a folder of tables", hint="scrub the export of type sqlite of the same report")
     partial = target.with_name(f".{target.name[:100]}.{os.getpid()}.partial")
     try:
         partial.unlink(missing_ok=True)
         with closing(_connect(partial)) as database:
-            copier = _Copier(database, export)
+            copier = _Copier(database, export, export.stored.uri)
             rows = copier.copy()
         partial.replace(target)
     except sqlite3.DatabaseError as error:
@@ -148,12 +151,12 @@ def without_paths(text: str) -> str:
 class _Copier:
     """Copies from one export into one database; counts what it changed."""
 
-    def __init__(self, database: sqlite3.Connection, export: Export) -> None:
+    def __init__(self, database: sqlite3.Connection, export: Export, uri: str) -> None:
         self.database, self.export = database, export
         self.changed: set[bytes] = set()
         database.create_function("clean_name", 1, lru_cache(1 << 16)(self._clean_name), deterministic=True)
         database.create_function("gpu_model", 1, _gpu_model, deterministic=True)
-        database.execute("ATTACH DATABASE ? AS source", (export.uri,))
+        database.execute("ATTACH DATABASE ? AS source", (uri,))
 
     @property
     def num_names_changed(self) -> int:
@@ -232,7 +235,7 @@ class _Copier:
         table = "DIAGNOSTIC_EVENT"
         if not self.export.has(table, "text"):
             return {}
-        found = self.export.rows(f"SELECT CAST(text AS BLOB) FROM {table} WHERE text IS NOT NULL")
+        found = self.export.cells(table, "text")
         texts = [raw.decode("utf-8", "replace") for (raw,) in found if isinstance(raw, bytes)]
         said = [plain for text in texts for pattern, plain in _DIAGNOSTICS if re.search(pattern, text, re.IGNORECASE)]
         self.database.execute(f"CREATE TABLE main.{table} (text TEXT NOT NULL)")

@@ -29,8 +29,9 @@ from dflash_bench.ingest.events import API_VERSION_SUFFIX
 from dflash_bench.ingest.export import fingerprint
 from dflash_bench.ingest.json_stream import JsonStream, JsonStreamError
 from dflash_bench.ingest.ranks import RankMark
-from dflash_bench.ingest.rows import BATCH_ROWS, Batch, Skipped
+from dflash_bench.ingest.rows import Batch, Skipped
 from dflash_bench.ingest.source import Section
+from dflash_bench.ingest.tables import BATCH_ROWS
 from dflash_bench.model import Finding, RankSource, Recorder
 from dflash_bench.profile import NAME, SCHEMAS, Events
 
