@@ -3,7 +3,8 @@
 Ranks of data-parallel attention share the experts, so all must run a forward when any does, of one kind, and padded
 to one size. Each rank fills eight int64; this loop adds its wish to stop, so that all stop at the same step, and the
 time that a simulated device stood still.
-The all-gather is a gloo collective on CPU tensors: the slowest rank's preparation delays everybody here.
+The all-gather is a gloo collective on CPU tensors: the slowest rank's preparation delays everybody here. With NCCL it
+runs on the schedule stream, behind the write-after-read barrier, and the host waits for that stream as well.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Proposal(NamedTuple):
 FIELDS = len(Proposal._fields)
 
 # torch 2.13 renamed it and warns about the old name; 2.11 knows only the old one.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What all ranks know after the collective. Token counts are per rank; flags are reduced over ranks."""
+    """What all ranks know after the collective. Token counts are per DP rank; flags are reduced over all ranks."""
 
     num_tokens: tuple[int, ...]
     num_tokens_for_logprob: tuple[int, ...]
@@ -66,12 +67,15 @@ class Agreement:
         return self.max_num_tokens == 0
 
 
-def reduce(rows: list[list[int]]) -> Agreement:
-    """The agreement of all ranks' rows: graph flags by minimum, the rest by maximum, counts kept per rank."""
+def reduce(rows: list[list[int]], tp: int = 1) -> Agreement:
+    """The agreement of all ranks' rows: graph flags by minimum, the rest by maximum, counts kept per DP rank.
+
+    `tp` neighbouring ranks are one DP rank: they run the same requests, so the first one's counts are taken.
+    """
     proposals = [Proposal(*row) for row in rows]
     return Agreement(
-        num_tokens=tuple(each.num_tokens for each in proposals),
-        num_tokens_for_logprob=tuple(each.num_tokens_for_logprob for each in proposals),
+        num_tokens=tuple(each.num_tokens for each in proposals[::tp]),
+        num_tokens_for_logprob=tuple(each.num_tokens_for_logprob for each in proposals[::tp]),
         can_run_decode_graph=all(each.can_run_decode_graph for each in proposals),
         is_extend=any(each.is_extend for each in proposals),
         can_run_prefill_graph=all(each.can_run_prefill_graph for each in proposals),
@@ -83,18 +87,30 @@ def reduce(rows: list[list[int]]) -> Agreement:
 class AgreementGroup:
     """The ranks that meet. With one rank there is no collective.
 
-    `device`: where the collective runs; the CPU for gloo, a GPU for NCCL, which makes the host wait for that stream.
+    tp      neighbouring ranks that run the same requests
+    device  where the collective runs: the CPU for gloo, this rank's GPU for NCCL
+    group   the process group; None for the default one
     """
 
-    def __init__(self, world: int, device: torch.device | str = "cpu") -> None:
-        self.world = world
+    def __init__(
+        self, world: int, tp: int = 1, device: torch.device | str = "cpu", group: dist.ProcessGroup | None = None
+    ) -> None:
+        self.world, self.tp, self._group = world, tp, group
+        pinned = torch.device(device).type == "cuda"
+        self._staged = torch.zeros(FIELDS, dtype=torch.int64, pin_memory=pinned)
         self._own = torch.zeros(FIELDS, dtype=torch.int64, device=device)
         self._all = torch.zeros(world * FIELDS, dtype=torch.int64, device=device)
+
+    @property
+    def dp(self) -> int:
+        """Ranks that run requests of their own."""
+        return self.world // self.tp
 
     def agree(self, proposal: Proposal) -> Agreement:
         """Block until every rank has called this; the same answer on every rank."""
         if self.world == 1:
             return reduce([[int(value) for value in proposal]])
-        self._own.copy_(torch.tensor([int(value) for value in proposal], dtype=torch.int64))
-        _all_gather(self._all, self._own)
-        return reduce(self._all.view(self.world, FIELDS).tolist())
+        self._staged.copy_(torch.tensor([int(value) for value in proposal], dtype=torch.int64))
+        self._own.copy_(self._staged, non_blocking=True)  # staged again only after the read below, which waits for it
+        all_gather(self._all, self._own, group=self._group)
+        return reduce(self._all.view(self.world, FIELDS).tolist(), self.tp)

@@ -20,6 +20,7 @@ from dflash_prep.pools import KVPools
 from dflash_prep.prefix_cache import ChunkCache, PrefixCache
 from dflash_prep.req_to_token import ReqToTokenPool, extra_row_width
 from dflash_prep.running import EngineParts
+from dflash_prep.sampler import SoloGroup, TpGroup
 from dflash_prep.sequences import Arrivals
 from dflash_prep.staging import Fill
 from dflash_prep.swa_allocator import SWAAllocator
@@ -50,9 +51,14 @@ class RunSpec:
     delay: Delay | None = None
     model: ModelKind = ModelKind.AUTO
 
+    @property
+    def dp_rank(self) -> int:
+        """Whose requests the rank runs: ranks that share the draft head's vocabulary run the same ones."""
+        return self.rank // self.workload.speculation.sampler_tp
 
-def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup) -> Engine:
-    """The engine, its graphs captured, ready for `run`."""
+
+def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup, sampler: TpGroup | None = None) -> Engine:
+    """The engine, its graphs captured, ready for `run`. `sampler`: who shares the head's vocabulary; None: nobody."""
     workload, switches = spec.workload, spec.arm.switches
     pools = build_pools(workload, device.torch_device)
     options = prep_options(spec)
@@ -61,10 +67,12 @@ def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup) -> Eng
     hit_rate = workload.speculation.hit_rate
     model = checksum_model(spec.model, num_slots, shape.block, hit_rate, device.torch_device)
     future_map = device.future_map(shape.rows)
-    worker = Worker(shape, model, pools.rows.req_to_token, future_map, device, switches, spec.fault)
+    worker = Worker(
+        shape, model, pools.rows.req_to_token, future_map, device, switches, sampler or SoloGroup(), spec.fault
+    )
     worker.capture(padded_sizes(shape.max_bs))
     parts = EngineParts(
-        rank=spec.rank,
+        dp_rank=spec.dp_rank,
         concurrency=shape.max_bs,
         reserve=options.reserve,
         pool_size=PoolTokens.free(pools.allocator),
@@ -74,7 +82,7 @@ def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup) -> Eng
         model=model,
         future_map=future_map,
         device=device,
-        arrivals=Arrivals(workload, spec.seed, spec.rank),
+        arrivals=Arrivals(workload, spec.seed, spec.dp_rank),
     )
     return Engine(parts, DecodePrep(pools, options), worker, agreement, keep_results=spec.verify)
 

@@ -63,7 +63,8 @@ class CudaDevice:
                 body()
         torch.cuda.synchronize(self.torch_device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graph_pool):
+        # thread_local: NCCL's watchdog may look at an event while this thread captures
+        with torch.cuda.graph(graph, pool=self._graph_pool, capture_error_mode="thread_local"):
             body()
         # torch drops a pool when its last graph dies and then refuses captures into it; the warm-up's graphs all die
         self._pool_keeper = self._pool_keeper or graph

@@ -45,7 +45,7 @@ class NoBackendReadsHostLens:
 
 
 class Engine:
-    """One rank. `run` decodes; `close` gives everything back and checks that nothing is missing."""
+    """One rank. `run` decodes; `close` gives everything back, graphs included, and checks that nothing is missing."""
 
     def __init__(
         self, parts: EngineParts, prep: DecodePrep, worker: Worker, agreement: AgreementGroup, *, keep_results: bool
@@ -59,7 +59,7 @@ class Engine:
         backend = NoBackendReadsHostLens()
         delegation = HybridDelegation.BY_MODE if parts.switches.cpu_lens_delegation else HybridDelegation.ABSENT
         self.needs_cpu = decide_needs_cpu_seq_lens([HybridBackend(backend, backend, delegation), backend])
-        self.counts = DpMoeCountBuffers(agreement.world, parts.rank, worker.shape.block, self.torch_device)
+        self.counts = DpMoeCountBuffers(agreement.dp, parts.dp_rank, worker.shape.block, self.torch_device)
 
     @property
     def torch_device(self) -> torch.device:
@@ -155,7 +155,7 @@ class Engine:
             if self.parts.switches.persistent_counts:
                 self.counts.update(counts)
             else:
-                build_counts_legacy(counts, self.parts.rank, self.worker.shape.block, self.torch_device)
+                build_counts_legacy(counts, self.parts.dp_rank, self.worker.shape.block, self.torch_device)
 
     def _resolve(self, step: int) -> StepInputs:
         batch = self.running.batch
@@ -212,6 +212,7 @@ class Engine:
         self._process(self.in_flight)
         self.in_flight = None
         self.parts.device.drain()
+        self.worker.drop_graphs()
         for each in self.running.sequences:
             if each.req.kv is not None:
                 release(self.parts.pools, each.req, insert=False)

@@ -141,7 +141,7 @@ class Capture(Protocol):
 def capture_cuda_graph(prepare: Callable[[], Metadata]) -> Captured[Metadata]:
     """Record the kernels of `prepare` into a CUDA graph. They do not run until the first replay."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # see CudaDevice.graph
         metadata = prepare()
     return Captured(graph.replay, metadata)
 

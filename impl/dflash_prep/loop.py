@@ -113,7 +113,7 @@ class Progress:
 
 
 def run(options: LoopOptions, place: Place) -> None:
-    """Run this rank to its end and write its ledger. Raises FaultError and WrongRunError."""
+    """Run this rank to its end and write its ledger. Raises FaultError, SettingError and WrongRunError."""
     if options.delay is not None:
         options.delay.check_rank(place.world)
     sink = ranges.choose_sink(place.rank, place.world)
@@ -144,7 +144,9 @@ def _decode(options: LoopOptions, place: Place, stop: StopFlag, sink: ranges.Sin
     warm_up(spec, device)
     ranges.use(sink)
     ranges.mark(f"dflash_bench rank={place.rank} world={place.world} arm={options.arm.name}")
-    engine = build(spec, device, join_ranks(place.rank, place.world, options.backend, device.torch_device))
+    tp = options.workload.speculation.sampler_tp
+    joined = join_ranks(place.rank, place.world, options.backend, tp, device)
+    engine = build(spec, device, joined.agreement, joined.sampler)
     progress = Progress(options.progress if place.rank == 0 else None)
     interrupted = engine.run(options.steps, lambda: stop.is_set, progress)
     engine.close()
@@ -180,6 +182,7 @@ def _write_results(options: LoopOptions, place: Place, engine: Engine, *, interr
             "needs_cpu_seq_lens": engine.needs_cpu,
             "workload": asdict(options.workload),
             "model": str(engine.parts.model.kind),
+            "sampler_vocab": engine.worker.head.shard.num_org,
         },
         checks={
             "verified_tokens": verified,

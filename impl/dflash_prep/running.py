@@ -26,12 +26,13 @@ from dflash_prep.sequences import Arrivals, Sequence
 class EngineParts:
     """What one rank's loop is made of; `assembly.build` puts it together.
 
+    dp_rank       whose requests these are: the rank, or its group's number if several ranks run the same ones
     concurrency   requests that may run at once
     reserve       tokens between committed length and watermark, R = 2 * B
     hit_rate      of the draft, per position
     """
 
-    rank: int
+    dp_rank: int
     concurrency: int
     reserve: int
     pool_size: PoolTokens

@@ -16,6 +16,8 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from dflash_prep.agreement import all_gather
+
 EAGER_VARIABLE = "SGLANG_DFLASH_EAGER_DRAFT_SAMPLER"
 CHUNK_ROWS = 256
 """Rows of one eager chunk: bounds the logits to 256 x vocabulary."""
@@ -57,7 +59,7 @@ class DistributedGroup:
         self.size = dist.get_world_size(group)
 
     def all_gather(self, tensor: torch.Tensor, out: torch.Tensor) -> None:
-        dist.all_gather_into_tensor(out, tensor, group=self._group)
+        all_gather(out, tensor, group=self._group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dflash_prep.future_map import FutureMap
 from dflash_prep.glue_graph import WARM_UPS, GlueGraphs, GlueInputs, GlueKey, GlueMode
 from dflash_prep.host_lens import committed_host_lens
 from dflash_prep.ranges import Range, span
-from dflash_prep.sampler import DraftHead, FoldedSampler, SoloGroup, VocabShard, sample_drafts
+from dflash_prep.sampler import DraftHead, FoldedSampler, TpGroup, VocabShard, sample_drafts
 
 LEGACY_REBUILD_READS = 3
 """item(), the mask's nonzero, cpu(): see `compact.rebuild_legacy`."""
@@ -77,6 +77,7 @@ class Worker:
         future_map: FutureMap,
         device: DecodeDevice,
         switches: Switches,
+        group: TpGroup,
         fault: Fault | None = None,
     ) -> None:
         self.fault = fault
@@ -101,8 +102,9 @@ class Worker:
             width = self.window.min_draft_width(B)
             self.draft_table = torch.zeros((shape.rows, width), dtype=torch.int32, device=torch_device)
         self.checksum_head = ChecksumHead(torch_device)
-        self.head = DraftHead(self.checksum_head.weight, VocabShard.split(VOCAB, 0, 1))
-        self.group = SoloGroup()
+        shard = VocabShard.split(VOCAB, group.rank, group.size)
+        own_rows = self.checksum_head.weight[shard.org_start : shard.org_start + shard.num_org]
+        self.head, self.group = DraftHead(own_rows, shard), group
         self.folded = FoldedSampler(self.head, self.group, n, B) if switches.folded_sampler else None
         self._draft_graphs: dict[int, Graph] = {}
         self._verify_graphs: dict[int, Graph] = {}
@@ -119,6 +121,12 @@ class Worker:
                 with self.device.forward_stream():
                     for _ in range(WARM_UPS + 1):
                         self._run_glue(n)
+
+    def drop_graphs(self) -> None:
+        """Let go of all graphs; no step after this. NCCL dissolves no group that a graph could still use."""
+        self._draft_graphs.clear()
+        self._verify_graphs.clear()
+        self._glue.reset()
 
     @property
     def sizes(self) -> list[int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dflash_prep.checksum import CONTEXT
+from dflash_prep.checksum import CONTEXT, VOCAB
 
 FOLDER = Path(__file__).parent / "workloads"
 
@@ -102,17 +102,24 @@ class Kv:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Block B in tokens, draft window W in tokens (absent: the whole context), mean committed tokens per step."""
+    """Block B in tokens, draft window W in tokens (absent: the whole context), mean committed tokens per step.
+
+    `sampler_tp` neighbouring ranks run the same requests and share the draft head's vocabulary; 1: every rank has all
+    of it.
+    """
 
     block: int
     accept_mean: float
     window: int | None = None
+    sampler_tp: int = 1
 
     def __post_init__(self) -> None:
         if self.block < 2 or (self.window is not None and self.window < CONTEXT):
             raise WorkloadError(f"block must be at least 2, and window at least {CONTEXT}, as far as the model reads")
         if not 1 <= self.accept_mean <= self.block:
             raise WorkloadError(f"accept_mean must lie in 1 to block = {self.block}, not {self.accept_mean}")
+        if not 1 <= self.sampler_tp <= VOCAB:
+            raise WorkloadError(f"sampler_tp must lie in 1 to {VOCAB}, the vocabulary, not {self.sampler_tp}")
 
     @property
     def hit_rate(self) -> float:

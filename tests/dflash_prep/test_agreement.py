@@ -33,6 +33,16 @@ def test_counts_stay_per_rank_graph_flags_take_the_minimum_extend_and_stop_the_m
     assert not agreed.is_idle
 
 
+def test_ranks_that_run_the_same_requests_count_once_and_any_of_them_can_stop_all() -> None:
+    rows = [_row(Proposal(num_tokens=n, num_tokens_for_logprob=n)) for n in (36, 36, 40, 40)]
+    rows[3] = _row(Proposal(num_tokens=40, num_tokens_for_logprob=40, stop=True, still_ns=9))
+    agreed = reduce(rows, tp=2)
+    assert agreed.num_tokens == agreed.num_tokens_for_logprob == (36, 40)
+    assert agreed.stop
+    assert agreed.still_ns == 9
+    assert AgreementGroup(4, tp=2).dp == 2
+
+
 def test_a_world_of_one_agrees_with_itself_without_a_process_group() -> None:
     agreed = AgreementGroup(1).agree(Proposal())
     assert agreed.is_idle

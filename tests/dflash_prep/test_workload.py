@@ -98,6 +98,7 @@ def test_a_file_of_ones_own_is_named_by_its_file(tmp_path) -> None:
         (("concurrency = 2", 'concurrency = 2\narrivals = "poisson"'), "arrivals_per_step"),
         (("accept_mean = 2.5", "accept_mean = 4.5"), "accept_mean must lie in 1 to block = 4"),
         (("accept_mean = 2.5", "accept_mean = 2.5\nblock = 3"), "is not TOML"),
+        (("accept_mean = 2.5", "accept_mean = 2.5\nsampler_tp = 0"), "sampler_tp must lie in 1 to 512"),
         (("context_len = 14", "context_len = 13"), "reach 14 tokens"),
         (("pool_pages = 16", "pool_pages = 6"), "pool_pages must be at least 7"),
         (("pool_pages = 16", "pool_pages = 16\nswa_window = 8"), "both swa_pool_pages and swa_window"),

@@ -43,7 +43,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def loop(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment(), timeout=120)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment(), timeout=240)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def start_ranks(world: int, *arguments: str) -> list[subprocess.Popen[str]]:
 
 
 def finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    ends = [process.communicate(timeout=120) for process in processes]
+    ends = [process.communicate(timeout=240) for process in processes]
     return [(process.returncode, err) for process, (_, err) in zip(processes, ends, strict=True)]
 
 
@@ -140,7 +140,7 @@ def test_with_the_triton_kernels_in_their_interpreter_it_decodes_the_same(tmp_pa
     pytest.importorskip("triton")
     arguments = ("--arm", "topup", "--workload", small, "--steps", "5", "--check", "--out", str(tmp_path))
     interpreted = environment(TRITON_INTERPRET="1", DFLASH_PREP_FORCE_TRITON="1")
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=interpreted, timeout=120)
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=interpreted, timeout=240)
     assert done.returncode == 0, done.stderr
     assert ledger(tmp_path)["checks"]["verified_tokens"] > 0
     assert ledger(tmp_path)["settings"]["model"] == "triton"
@@ -154,6 +154,28 @@ def test_two_ranks_agree_and_each_decodes_its_own_requests_right(tmp_path, small
     assert first["steps"] == second["steps"] == 30
     assert first["ranges"]["dp_agreement"] == second["ranges"]["dp_agreement"] == 30
     assert first["counters"]["tokens.committed"] != second["counters"]["tokens.committed"]
+
+
+@pytest.mark.parametrize(
+    ("arm", "world"),
+    [
+        pytest.param("legacy", 2, id="eager"),
+        pytest.param("topup", 2, id="folded"),
+        pytest.param("topup", 4, id="two groups", marks=pytest.mark.soak),
+    ],
+)
+def test_ranks_that_share_the_drafts_vocabulary_run_the_same_requests_right(tmp_path, arm, world) -> None:
+    """Each rank holds half of the head, so a right token can only come out of the collective."""
+    shared = tmp_path / "shared.toml"
+    shared.write_text(SMALL.replace("block = 8", "block = 8\nsampler_tp = 2"))
+    arguments = ("--arm", arm, "--workload", str(shared), "--steps", "12", "--check", "--out", str(tmp_path))
+    assert finish(start_ranks(world, *arguments)) == [(0, "")] * world
+    ranks = [ledger(tmp_path, rank) for rank in range(world)]
+    assert {each["settings"]["sampler_vocab"] for each in ranks} == {256}
+    assert all(each["checks"]["verified_tokens"] > 0 for each in ranks)
+    committed = [each["counters"]["tokens.committed"] for each in ranks]
+    assert committed[::2] == committed[1::2]
+    assert len(set(committed)) == world // 2
 
 
 def test_a_delay_makes_every_step_of_both_ranks_last_at_least_as_long_and_stands_in_both_ledgers(
