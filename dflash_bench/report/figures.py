@@ -119,10 +119,10 @@ def display(values: FloatArray, unit: Unit) -> FloatArray:
     return np.asarray(values, np.float64) * factor
 
 
-def row_annotations(names: Iterable[str]) -> list[dict[str, Any]]:
+def row_annotations(names: Iterable[str], above: float = 0.48) -> list[dict[str, Any]]:
     """A name above each of rows 0, 1, …: beside them, long names would leave a phone no room for the figure."""
     return [
-        {"x": 0, "xref": "paper", "xanchor": "left", "y": k - 0.48, "yanchor": "middle", "text": name}
+        {"x": 0, "xref": "paper", "xanchor": "left", "y": k - above, "yanchor": "middle", "text": name}
         | {"showarrow": False, "font": {"size": 12}}
         for k, name in enumerate(names)
     ]

@@ -44,7 +44,10 @@ class Cause:
 
     @property
     def name(self) -> str:
-        return f"{self.code} · {self.call}" if self.call else self.where
+        """As people say it: a dash of the metrics is time outside the steps, or plain CPU work."""
+        code, _, call = (self.code, "", self.call) if self.call else self.where.rpartition(" · ")
+        named = {"-": "outside steps"}.get(code, code), {"-": "CPU work"}.get(call, call)
+        return " · ".join(part for part in named if part)
 
 
 def host_waits(run: RunMetrics) -> list[Cause]:
@@ -98,9 +101,7 @@ def _stall_words(names: tuple[str, str], dry: tuple[Sequence[Cause], Sequence[Ca
     for side, causes in zip(names, dry, strict=True):
         most = ", ".join(f"{c.name} {milliseconds(c.total_ns)} ms" for c in causes[:3]) or "nothing"
         parts.append(f"{side}: {milliseconds(sum(c.total_ns for c in causes))} ms lost, most to {most}.")
-    return (
-        " ".join(parts) + " A cause is range · call; “-” for the call is plain CPU work, for the range outside steps."
-    )
+    return " ".join(parts) + " A cause is the innermost range and the CUDA call in it, or plain CPU work."
 
 
 def _bars(

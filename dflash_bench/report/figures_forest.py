@@ -30,7 +30,9 @@ BAND = "rgba(128,128,128,0.08)"
 _COLOURS = {Tone.BETTER: BETTER_COLOUR, Tone.WORSE: WORSE, Tone.SAME: GREY}
 _WORDS = {Tone.BETTER: ("better", "improved"), Tone.WORSE: ("worse", "regressed"), Tone.SAME: ("", "")}
 _ORDER = (Tone.WORSE, Tone.BETTER, Tone.SAME)
-_DOT_BELOW_NAME = 0.12
+_NAME_ABOVE, _DOT_BELOW = 0.26, 0.16
+"""Where in its row a name and its dot lie: nearer to one another than to the neighbours."""
+
 _LEFT_OUT = ("coverage.", "clock.", "gpu_work_without_launch", "range.cub::", "consistency.")
 WINDOWS = (5.0, 10.0, 25.0, 50.0, 100.0, 400.0)
 """Half-widths that the axis of relative changes may have, %."""
@@ -83,8 +85,8 @@ def _forest(
         layout(
             64 + 40 * len(rows),
             axis,
-            {"range": [len(rows) - 0.5, -0.75], "showticklabels": False, "zeroline": False, "showgrid": False},
-            annotations=row_annotations(names),
+            {"range": [len(rows) - 0.5, -0.5], "showticklabels": False, "zeroline": False, "showgrid": False},
+            annotations=row_annotations(names, _NAME_ABOVE),
             shapes=[*bands, {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1} | _DOTTED],
         ),
     )
@@ -96,7 +98,7 @@ _DOTTED = {"line": {"color": GREY, "width": 1, "dash": "dot"}}
 
 def _band(row: int) -> Trace:
     """A ground under every other row, so that a name and its dot are seen to belong together."""
-    place = {"xref": "paper", "x0": 0, "x1": 1, "y0": row - 0.75, "y1": row + 0.25 + _DOT_BELOW_NAME / 2}
+    place = {"xref": "paper", "x0": 0, "x1": 1, "y0": row - 0.5, "y1": row + 0.5}
     return {"type": "rect", "layer": "below", "fillcolor": BAND, "line": {"width": 0}} | place
 
 
@@ -165,7 +167,7 @@ def _dots(
         "type": "scatter",
         "mode": "markers",
         "x": x,
-        "y": [k + _DOT_BELOW_NAME for k in places],
+        "y": [k + _DOT_BELOW for k in places],
         "marker": {"color": own, "size": 10, "symbol": mark, "line": {"color": own, "width": 1.5}},
         "hoverinfo": "text",
         "hovertext": [change_hover(rows[k]) for k in places],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import chain
 
@@ -21,7 +22,7 @@ _SECOND_GREY = "#667180"
 """Neighbouring ranges take turns in two greys, so that one can tell where one ends."""
 
 _TRACK_HEIGHT = 30
-MAX_NAMED_BARS = 100
+MAX_NAMED_BARS = 40
 """Bars of one kind, the longest, that bear their name. Fitting names into bars is most of what a browser does here;
 the others say theirs when pointed at."""
 
@@ -40,7 +41,7 @@ def timeline_figure(key: str, side: str, window: StepWindow) -> Figure:
             {"title": {"text": f"after the step's start, {symbol(Unit.NS)}"}, "tickformat": ",~f"},
             {
                 "tickvals": list(range(len(window.tracks))),
-                "ticktext": [label(_short(name)) for name in window.tracks],
+                "ticktext": [label(name) for name in _short(window.tracks)],
                 "range": [len(window.tracks) - 0.4, -0.6],
                 "showgrid": False,
                 "zeroline": False,
@@ -53,10 +54,20 @@ def timeline_figure(key: str, side: str, window: StepWindow) -> Figure:
     )
 
 
-def _short(track: str) -> str:
-    return (
-        "" if track.endswith(("ranges 2", "ranges 3", "ranges 4", "ranges 5")) else track.replace("ranges 1", "ranges")
-    )
+def _short(tracks: tuple[str, ...]) -> list[str]:
+    """Names of tracks that leave a phone some room: no word that all of a kind share, and one name for nested rows."""
+    devices = {track.rpartition(" stream ")[0] for track in tracks if " stream " in track}
+    return [
+        "" if re.search(r"ranges (?!1$)\d+$", track) else _shortened(track, is_one_device=len(devices) < 2)
+        for track in tracks
+    ]
+
+
+def _shortened(track: str, *, is_one_device: bool) -> str:
+    track = track.removeprefix("host ") if not re.match(r"host \d", track) else track
+    if is_one_device and " stream " in track:
+        track = "stream " + track.rpartition(" ")[2]
+    return track.replace("ranges 1", "ranges")
 
 
 def _edge(t: int) -> Trace:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dflash_bench.capture.settings import asked_words, is_repeatable
 from dflash_bench.metrics.registry import spec
-from dflash_bench.model import Change, Comparison, Recorder, RunInfo, Unit, Value
+from dflash_bench.model import Change, Comparison, RunInfo, Unit, Value
 from dflash_bench.report.arms import Arms, run_metrics, run_rows
 from dflash_bench.report.changes import KEY_METRICS, pooled_changes, tone
 from dflash_bench.report.figures_code import Cause
@@ -50,6 +51,7 @@ class ChangeRow:
     n: str
     verdict: str = ""
     reason: str = ""
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ def change_row(change: Change, judgements: Judgements | None = None) -> ChangeRo
         n=f"{change.base_n:,}" if same_n else f"{change.base_n:,} / {change.candidate_n:,}",
         verdict=judged.verdict if judged else "",
         reason=judged.reason if judged else "",
+        is_exact=judged is not None and judged.is_exact,
     )
 
 
@@ -151,8 +154,15 @@ def cause_rows(base: Sequence[Cause], candidate: Sequence[Cause]) -> tuple[list[
     """Both runs' causes side by side, the larger total first, and how many are left out."""
     both = [{(c.where, c.call): c for c in side} for side in (base, candidate)]
     keys = sorted({*both[0], *both[1]}, key=lambda k: (-max(s[k].total_ns for s in both if k in s), k))
-    rows = [CauseRow(*key, _pair(both[0].get(key)) + _pair(both[1].get(key))) for key in keys[:MAX_CAUSE_ROWS]]
+    rows = [_cause_row(*(side.get(key) for side in both)) for key in keys[:MAX_CAUSE_ROWS]]
     return rows, len(keys) - len(rows)
+
+
+def _cause_row(base: Cause | None, candidate: Cause | None) -> CauseRow:
+    either = base or candidate
+    assert either is not None
+    where = either.where if either.call else either.name
+    return CauseRow(where, either.call, _pair(base) + _pair(candidate))
 
 
 def _pair(cause: Cause | None) -> tuple[Cell, Cell]:
@@ -222,33 +232,11 @@ def commands(arms: Arms) -> list[str]:
 
 def _origin(arms: Arms) -> list[str]:
     """The commands that made the runs: one for both arms, which then take turns, where all else was the same."""
-    asked = [_asked(arms.base[0].info), _asked(arms.candidate[0].info)]
-    if None in asked:
+    base, candidate = arms.base[0].info, arms.candidate[0].info
+    if not (is_repeatable(base) and is_repeatable(candidate)):
         return ["dflash-bench ingest FOLDER_OF_CAPTURES"]
-    names = [runs[0].info.arm for _, runs in arms.sides]
+    made = [asked_words(base), asked_words(candidate)]
+    if base.arm != candidate.arm and made[0] == asked_words(replace(candidate, arm=base.arm)):
+        made = [[*made[0], "--arm", str(candidate.arm)]]
     repeats = max(len(arms.base), len(arms.candidate))
-    more = ["--repeats", str(repeats)] if repeats > 1 else []
-    if asked[0] == asked[1] and names[0] != names[1]:
-        made = [([str(name) for name in names], asked[0])]
-    else:
-        made = [([str(name)], words) for name, words in zip(names, asked, strict=True)]
-    return [
-        "dflash-bench run " + shlex.join([*(w for name in own for w in ("--arm", name)), *(words or []), *more])
-        for own, words in made
-    ]
-
-
-_OPTIONS = {"--ranks": "ranks", "--steps": "steps_asked", "--seed": "seed"}
-
-
-def _asked(info: RunInfo) -> list[str] | None:
-    """The options of `dflash-bench run` behind a run, without its arm; None where it was not made so."""
-    values = {option: info.settings.get(name) for option, name in _OPTIONS.items()}
-    if info.arm is None or info.workload is None or None in values.values():
-        return None
-    words = ["--workload", info.workload, *(word for option, v in values.items() for word in (option, str(v)))]
-    if delay := info.settings.get("delay"):
-        words += ["--delay", str(delay)]
-    if info.settings.get("recorder") == Recorder.BUILTIN:
-        words.append("--recorder")
-    return words
+    return [shlex.join([*words, *(["--repeats", str(repeats)] if repeats > 1 else [])]) for words in made]

@@ -17,7 +17,7 @@ from dflash_bench.model import Better, RunInfo, RunMetrics, Table
 from dflash_bench.report.arms import Arms
 from dflash_bench.report.changes import Tone, direction, excludes_zero, tone
 from dflash_bench.report.figures import MAX_POINTS, built, ecdf, ecdf_figure, label, worst_rank
-from dflash_bench.report.figures_code import allocation_figure, cause_figures, host_waits, wait_sentence
+from dflash_bench.report.figures_code import Cause, allocation_figure, cause_figures, host_waits, wait_sentence
 from dflash_bench.report.figures_forest import WINDOWS, forest_figures
 from dflash_bench.report.figures_ranks import MAX_BINS, arrival_figures, binned, heat_map
 from dflash_bench.report.figures_timeline import timeline_figure
@@ -281,6 +281,15 @@ def test_the_sentence_names_the_code_with_at_least_a_tenth_of_the_waiting():
     assert wait_sentence("sync", run()) == "sync: no host wait was captured."
 
 
+def test_causes_are_named_as_people_say_them():
+    names = [Cause(where, call, 1, 1).name for where, call in (
+        ("admit · -", ""), ("- · -", ""), ("- · cudaEventSynchronize", ""), ("decode_step > fill", "cudaMemcpy"),
+    )]  # fmt: skip
+    assert names == [
+        "admit · CPU work", "outside steps · CPU work", "outside steps · cudaEventSynchronize", "fill · cudaMemcpy",
+    ]  # fmt: skip
+
+
 def test_waits_of_both_runs_stand_side_by_side():
     (found,) = cause_figures(compare(run(tables=[WAITS]), run(arm="new")))
     base, candidate = drawn(found)["data"]
@@ -319,3 +328,20 @@ def test_the_timeline_draws_each_bar_where_it_was_and_counts_what_it_leaves_out(
     assert "pieces of GPU work: 5" in found.text
     assert "The 4 shortest bars are not drawn" in found.text
     assert waits["name"] == "host wait"
+
+
+def test_tracks_of_a_timeline_bear_short_names():
+    """What all of a kind share is left out; nested ranges have their name once."""
+    tracks = (
+        "host ranges 1",
+        "host ranges 2",
+        "host CUDA calls",
+        "host 2 ranges 1",
+        "GPU 0 stream 7",
+        "GPU 0 stream 13",
+    )
+    window = StepWindow("median step", 0, 0, 1, 9, tracks, (Bar(BarKind.RANGE, 0, "r", 0, 9),), (), 0)
+    labels = drawn(timeline_figure("t", "sync", window))["layout"]["yaxis"]["ticktext"]
+    assert list(labels) == ["ranges", "", "CUDA calls", "host 2 ranges", "stream 7", "stream 13"]
+    both = replace(window, tracks=("GPU 0 stream 7", "GPU 1 stream 7"))
+    assert list(drawn(timeline_figure("t", "sync", both))["layout"]["yaxis"]["ticktext"]) == list(both.tracks)

@@ -260,7 +260,7 @@ def test_two_arms_of_one_workload_are_made_by_one_command_in_turns():
     own = {"ranks": 2, "steps_asked": 400, "seed": 1}
     pair = one_each(info("a", settings=own, run="x y"), info("b", settings=own))
     found = commands(pair)
-    assert found[0] == "dflash-bench run --arm a --arm b --workload steady --ranks 2 --steps 400 --seed 1"
+    assert found[0] == "dflash-bench run --arm a --workload steady --ranks 2 --steps 400 --seed 1 --arm b"
     assert found[-1] == "dflash-bench report 'x y' run-b -o report.html"
     repeated = Arms(pair.base * 3, pair.candidate)
     assert commands(repeated)[0].endswith(" --repeats 3")
