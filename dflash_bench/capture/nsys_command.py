@@ -92,9 +92,9 @@ def _window(options: ProfileOptions) -> list[str]:
     return line
 
 
-def export_command(tool: NsysTool, report: Path, output: Path) -> list[str]:
-    """The ``nsys export`` line that turns a report into SQLite."""
-    return [str(tool.path), "export", "--type=sqlite", "--force-overwrite=true", "-o", str(output), str(report)]
+def export_command(tool: NsysTool, report: Path, output: Path, kind: str = "sqlite") -> list[str]:
+    """The ``nsys export`` line that turns a report into an export of that type."""
+    return [str(tool.path), "export", f"--type={kind}", "--force-overwrite=true", "-o", str(output), str(report)]
 
 
 def import_command(importer: Path, stream: Path, output: Path) -> list[str]:

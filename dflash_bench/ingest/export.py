@@ -13,7 +13,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -27,19 +27,13 @@ from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import Batch, Skipped
 from dflash_bench.ingest.source import Section
 from dflash_bench.ingest.sqlite_tables import SqliteTables, reading
-from dflash_bench.ingest.tables import Cell, Tables
+from dflash_bench.ingest.tables import NSYS_TABLES, Cell, Tables
 from dflash_bench.model import Finding, Recorder
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 RECORDER_KEY = "DFLASH_BENCH:RECORDER"
 DEVICE_KEY = "DFLASH_BENCH:DEVICE"
-
-_NSYS_TABLES = {
-    "NVTX_EVENTS", *(f"CUPTI_ACTIVITY_KIND_{k}" for k in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")),
-    "StringIds", "ANALYSIS_DETAILS", "META_DATA_EXPORT", "EXPORT_META_DATA", "ProcessStreams", "OSRT_API",
-}  # fmt: skip
-"""Any of these makes it an nsys export."""
 
 
 @dataclass(frozen=True)
@@ -186,15 +180,17 @@ def _known(stored: Tables, path: Path, what: str) -> Tables:
     """The tables, when they are those of nsys."""
     if not stored.columns:
         raise DataError(f"{path}: {what.replace('a ', 'an empty ', 1)}, without any table", hint="export it again")
-    if not _NSYS_TABLES & stored.columns.keys():
+    if not NSYS_TABLES & stored.columns.keys():
         some = ", ".join(sorted(stored.columns)[:3])
         raise DataError(f"{path}: {what}, but no nsys export (its tables: {some})", hint="pass an nsys export")
     return stored
 
 
 def is_folder_export(path: Path) -> bool:
-    """Whether a folder holds tables of nsys as files."""
-    return path.is_dir() and any(file.stem in _NSYS_TABLES for file in table_files(path))
+    """Whether a folder holds tables of nsys as files. One that cannot be looked into does not."""
+    with suppress(OSError):
+        return path.is_dir() and any(file.stem in NSYS_TABLES for file in table_files(path))
+    return False
 
 
 def unsettled(path: Path) -> list[Path]:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from dflash_bench.errors import BenchError, DataError, UsageError
 from dflash_bench.ingest.build import Progress, RunOptions, build_profile
-from dflash_bench.ingest.export import fingerprint, open_export
+from dflash_bench.ingest.export import fingerprint, is_folder_export, open_export
+from dflash_bench.ingest.folder_tables import FOLDER_ENDINGS
 from dflash_bench.ingest.partial import partial_folder
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern, rank_in_name
-from dflash_bench.ingest.reports import CAPTURE_SUFFIXES, to_export
+from dflash_bench.ingest.reports import CAPTURE_SUFFIXES, export_stem, is_superseded, to_export
 from dflash_bench.ingest.source import Source
 from dflash_bench.ingest.torch_trace import ENGINE_SUFFIXES, looks_like_trace, open_trace, trace_stem
 from dflash_bench.model import Value
@@ -113,7 +114,9 @@ def _open(path: Path, scratch: Path, print_: str, options: IngestOptions) -> Sou
 
 
 def expand(paths: Iterable[Path], profiles: Path | None = None) -> list[Path]:
-    """Capture files, folders opened up, each once. An export stands for the report beside it that it was made of.
+    """Captures, folders opened up, each once. An export stands for the report beside it that it was made of.
+
+    A folder of tables that nsys exported is one capture.
 
     ``profiles``: where profiles lie; what they keep of their own captures is not found in a folder around them. Raises
     UsageError for a path that is not there and for a folder without captures.
@@ -122,9 +125,10 @@ def expand(paths: Iterable[Path], profiles: Path | None = None) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path}: no such file or folder")
-        found = _captures_in(path, profiles) if path.is_dir() else [path]
+        found = _captures_in(path, profiles) if path.is_dir() and not is_folder_export(path) else [path]
         if not found:
-            raise UsageError(f"{path}: no captures in this folder ({', '.join((*CAPTURE_SUFFIXES, *ENGINE_SUFFIXES))})")
+            known = ", ".join((*CAPTURE_SUFFIXES, *FOLDER_ENDINGS, *ENGINE_SUFFIXES))
+            raise UsageError(f"{path}: no captures in this folder ({known})")
         for file in found:
             files.setdefault(file.resolve(), file)
     return list(files.values())
@@ -132,8 +136,9 @@ def expand(paths: Iterable[Path], profiles: Path | None = None) -> list[Path]:
 
 def _captures_in(folder: Path, profiles: Path | None) -> list[Path]:
     known = (*CAPTURE_SUFFIXES, *ENGINE_SUFFIXES)
-    found = [p for p in sorted(folder.rglob("*")) if p.name.endswith(known) and p.is_file()]
-    found = [p for p in found if p.suffix in (".sqlite", ".json", ".gz") or not p.with_suffix(".sqlite").exists()]
+    within = sorted(folder.rglob("*"))
+    found = [p for p in within if (p.name.endswith(known) and p.is_file()) or is_folder_export(p)]
+    found = [p for p in found if not is_superseded(p)]
     if profiles is None or folder.resolve().is_relative_to(profiles.resolve()):
         return found
     return [p for p in found if not p.resolve().is_relative_to(profiles.resolve())]
@@ -224,7 +229,7 @@ def _stem(path: Path, pattern: re.Pattern[str]) -> str:
     """The file's name without suffix and rank."""
     if looks_like_trace(path):
         return trace_stem(path)
-    stem = path.name.removesuffix(path.suffix)
+    stem = export_stem(path)
     return pattern.sub("", stem).strip("-_. ") if rank_in_name(stem, pattern) is not None else stem
 
 

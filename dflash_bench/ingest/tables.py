@@ -17,6 +17,13 @@ ABSENT = -(1 << 63)
 """Stands for NULL in a batch."""
 
 
+NSYS_TABLES = {
+    "NVTX_EVENTS", *(f"CUPTI_ACTIVITY_KIND_{k}" for k in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")),
+    "StringIds", "ANALYSIS_DETAILS", "META_DATA_EXPORT", "EXPORT_META_DATA", "ProcessStreams", "OSRT_API",
+}  # fmt: skip
+"""Any of these makes it an nsys export."""
+
+
 def is_null(column: str) -> str:
     """The name of the column that tells, 0 or 1, where a text column of a batch is NULL."""
     return f"{column} is null"

@@ -10,7 +10,15 @@ import pytest
 
 from dflash_bench.capture import nsys
 from dflash_bench.capture.check import count_ranges
-from dflash_bench.capture.convert import explain, export_report, import_stream, sqlite_of, stream_version
+from dflash_bench.capture.convert import (
+    explain,
+    export_fastest,
+    export_report,
+    export_types,
+    import_stream,
+    sqlite_of,
+    stream_version,
+)
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.nsys_command import ProfileOptions, Trace, profile_command
 from dflash_bench.errors import CaptureError, DataError
@@ -117,6 +125,44 @@ def test_a_left_over_stream_is_imported_and_then_exported(tmp_path: Path) -> Non
 def test_an_nsys_that_left_nothing_at_all_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="wrote no report"):
         sqlite_of(tmp_path, "rank0", tool(tmp_path))
+
+
+HELP = r"""if [ "$2" = --help ]; then
+printf '\t-t, --type=\n\n\t   Possible values are: sqlite, hdf,\n\t   parquetdir, info.\n\t   Export format.\n'
+exit 0
+fi
+while [ "$1" != -o ]; do shift; done"""
+"""An nsys that offers Parquet tables; what follows makes the export in $2 from the report in $3."""
+
+
+def test_an_nsys_says_itself_which_exports_it_offers(tmp_path: Path) -> None:
+    assert export_types(tool(tmp_path, HELP)) == {"sqlite", "hdf", "parquetdir", "info"}
+    assert export_types(tool(tmp_path, "exit 1")) == frozenset()
+
+
+def test_a_report_becomes_parquet_tables_where_nsys_offers_them(tmp_path: Path) -> None:
+    report = tmp_path / "r.nsys-rep"
+    report.write_text("report")
+    made = export_fastest(report, tmp_path, tool(tmp_path, f'{HELP}\nmkdir "$2" && cp "$3" "$2/NVTX_EVENTS.parquet"'))
+    assert made == tmp_path / "r_pqtdir"
+    assert (made / "NVTX_EVENTS.parquet").read_text() == "report"
+
+
+def test_where_the_parquet_tables_fail_sqlite_is_tried_and_nothing_is_left_of_them(tmp_path: Path) -> None:
+    report = tmp_path / "r.nsys-rep"
+    report.write_text("report")
+    fails = f'{HELP}\ncase "$2" in *_pqtdir) mkdir "$2"; exit 1;; *) cp "$3" "$2";; esac'
+    made = export_fastest(report, tmp_path, tool(tmp_path, fails))
+    assert made == tmp_path / "r.sqlite"
+    assert made.read_text() == "report"
+    assert not (tmp_path / "r_pqtdir").exists()
+
+
+@pytest.mark.nsys
+@needs_nsys
+def test_the_installed_nsys_offers_sqlite(tmp_path: Path) -> None:
+    assert INSTALLED is not None
+    assert "sqlite" in export_types(INSTALLED)
 
 
 @pytest.mark.nsys
