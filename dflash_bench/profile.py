@@ -16,6 +16,10 @@ A profile is a folder, whole or not there::
 The folders are Hive-partitioned: ``pandas.read_parquet("profiles/x/ranges")`` or DuckDB read them as they are. Rows of
 a process without a rank lie in ``rank=__HIVE_DEFAULT_PARTITION__``. Every Parquet file carries its format version.
 
+Rows may come in any order, as in the captures that they are from. Files larger than memory are read row group by row
+group, by the least and greatest ``start_ns`` and ``correlation_id`` that each group states: what lies near in time
+should lie near in the file, since as many groups are held at once as overlap in time.
+
 Format history (``FORMAT_VERSION``)
   1  first version; ``steps`` and ``unprofiled_steps`` came later: a reader that does not know them misses only them
 """
@@ -23,14 +27,17 @@ Format history (``FORMAT_VERSION``)
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
+import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
 from dflash_bench.errors import DataError, SchemaError
@@ -169,6 +176,17 @@ class Profile:
         """
         return _read_part(self.path / steps_path(table, rank), STEPS)
 
+    def event_file(self, table: Events, process: ProcessInfo) -> EventFile | None:
+        """The rows of one process, to be read row group by row group; None when the capture had none.
+
+        Raises DataError when the file is there but cannot be read.
+        """
+        path, schema = self.path / part_path(table, process.rank, process), SCHEMAS[table]
+        if not path.exists():
+            return None
+        with _opened(path, schema) as file:
+            return EventFile(path, schema, file.metadata)
+
     def frame(self, table: Events | StepTable | str) -> pd.DataFrame:
         """All ranks of one table as a pandas frame with a ``rank`` column, of events ``process`` too, for notebooks."""
         import pandas as pd
@@ -186,6 +204,41 @@ class Profile:
         return pd.concat(parts, ignore_index=True) if parts else schema.empty_table().to_pandas()
 
 
+Span = tuple[int, int]
+"""The least and the greatest value of something."""
+
+EVERYTHING: Span = (-(1 << 63), (1 << 63) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class EventFile:
+    """One table of one process, read row group by row group: for files that are larger than memory."""
+
+    path: Path
+    schema: pa.Schema
+    metadata: pq.FileMetaData
+
+    @property
+    def num_groups(self) -> int:
+        return int(self.metadata.num_row_groups)
+
+    def num_rows(self, group: int) -> int:
+        """Rows of a group."""
+        return int(self.metadata.row_group(group).num_rows)
+
+    def span(self, group: int, column: str) -> Span:
+        """The least and the greatest value of an integer column in a group, as far as the file states them."""
+        stated = self.metadata.row_group(group).column(self.schema.get_field_index(column)).statistics
+        if stated is None or not stated.has_min_max:
+            return EVERYTHING
+        return int(stated.min), int(stated.max)
+
+    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """Some columns of a row group, in the declared schema. Raises DataError when they cannot be read."""
+        with _opened(self.path, self.schema, self.metadata) as file:
+            return file.read_row_group(group, columns=list(columns), use_threads=False)
+
+
 def part_path(table: Events, rank: int | None, process: ProcessInfo) -> Path:
     """Where the rows of a process lie, relative to the profile. A process id can recur in another capture."""
     partition = NO_RANK if rank is None else str(rank)
@@ -201,13 +254,21 @@ def _read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None = No
     if not path.exists():
         found = schema.empty_table()
         return found if columns is None else found.select(list(columns))
+    with _opened(path, schema) as file:
+        return file.read(None if columns is None else list(columns))
+
+
+@contextmanager
+def _opened(path: Path, schema: pa.Schema, metadata: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
+    """An open part of a profile. Raises SchemaError for other columns, DataError for what Arrow cannot read in it."""
     try:
-        with pq.ParquetFile(path) as file:
-            if file.schema_arrow.equals(schema):
-                return file.read(None if columns is None else list(columns))
+        with pq.ParquetFile(path, metadata=metadata) as file:
+            if not file.schema_arrow.equals(schema):
+                text = f"{path}: columns differ from profile format {FORMAT_VERSION}"
+                raise SchemaError(text, hint="ingest the capture again")
+            yield file
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read as Parquet: {error}", hint="ingest the capture again") from None
-    raise SchemaError(f"{path}: columns differ from profile format {FORMAT_VERSION}", hint="ingest the capture again")
 
 
 def is_profile(path: Path) -> bool:
@@ -240,10 +301,21 @@ def open_profile(path: Path) -> Profile:
 
 def write_run(path: Path, info: RunInfo) -> None:
     """Write ``run.json`` and ``processes.parquet`` into a profile folder that is being built."""
-    rows = [dataclasses.asdict(p) for p in info.processes]
-    pq.write_table(pa.Table.from_pylist(rows, schema=PROCESSES), path / "processes.parquet")
+    pq.write_table(_processes(info), path / "processes.parquet")
     content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(info)}
     (path / RUN_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _processes(info: RunInfo) -> pa.Table:
+    if not info.processes:
+        return PROCESSES.empty_table()
+    # by way of JSON: to make Arrow arrays of Python objects imports pandas, which takes longer than a small ingest
+    lines = "\n".join(json.dumps(dataclasses.asdict(p)) for p in info.processes)
+    options = {
+        "read_options": pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+        "parse_options": pa_json.ParseOptions(explicit_schema=PROCESSES),
+    }
+    return pa_json.read_json(io.BytesIO(lines.encode()), **options).cast(PROCESSES)
 
 
 def _run_from_json(raw: dict[str, Any]) -> RunInfo:

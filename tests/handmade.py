@@ -13,7 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_bench.metrics.events import ApiCalls, GpuRows, Names, ProcessEvents, Ranges
+from dflash_bench.metrics.events import ApiCalls, GpuRows, Names, ProcessEvents, Ranges, Reading
+from dflash_bench.metrics.intervals import NONE
+from dflash_bench.metrics.steps import find_steps, thread_ranges
+from dflash_bench.metrics.windows import Outline, Window
 from dflash_bench.model import ProcessInfo, RankSource
 
 PID = 4242
@@ -52,6 +55,7 @@ class Work:
     table: str = "KERNEL"
     pid: int = PID
     graph_exec: int | None = None
+    node: int | None = None
 
 
 def mark(rank: int, world: int, arm: str = "made", pid: int = PID) -> Range:
@@ -86,6 +90,7 @@ def write(path: Path, ranges: Sequence[Range] = (), calls: Sequence[Call] = (), 
         db.execute("PRAGMA synchronous = OFF")  # a test waits for no disk
         db.executescript(_TABLES)
         db.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', '2025.3.1.90')")
+        db.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION', '3.20.3')")
         for r in ranges:
             if r.domain and (r.pid, r.domain) not in domains:
                 domains[r.pid, r.domain] = len(domains) + 1
@@ -167,7 +172,21 @@ def gpu_rows(work: Sequence[Work]) -> GpuRows:
         np.array([w.table == "GRAPH_TRACE" for w in work], bool),
         ints(w.start for w in work),
         ints(w.end for w in work),
+        ints(NONE if w.node is None else w.node for w in work),
     )
+
+
+def whole(made: ProcessEvents, reading: Reading) -> tuple[Outline, Window]:
+    """Events as the meters see them: their outline, and one window that holds them all."""
+    steps, findings = find_steps(made, reading)
+    counts = np.zeros((len(made.ranges.domain.values), len(made.ranges.name.values)), np.int64)
+    np.add.at(counts, (made.ranges.domain.codes, made.ranges.name.codes), 1)
+    outline = Outline(
+        made.ranges.name.values, made.ranges.domain.values, counts, made.num_open, made.ranges, steps, findings
+    )
+    own = thread_ranges(made.ranges, steps.domain)
+    nothing = np.zeros(len(own.ranges), bool)
+    return outline, Window(None, None, made.ranges, own, nothing, made.calls, made.calls[:0], ())
 
 
 def ints(values) -> np.ndarray:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_bench.metrics.events import ProcessEvents, Reading
+from dflash_bench.metrics.events import Reading
 from dflash_bench.metrics.intervals import NONE, Intervals
-from dflash_bench.metrics.steps import Steps, ThreadRanges
-from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Value
+from dflash_bench.metrics.windows import Outline, Window
+from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, ProcessInfo, Value
 
 LATE_START = "late start"
 UNATTRIBUTED = "unattributed"
@@ -39,42 +39,50 @@ class Arrivals:
     work: FloatArray
 
 
-def arrivals(events: ProcessEvents, steps: Steps, own: ThreadRanges, reading: Reading) -> Arrivals | None:
-    """The agreements of a process; None when it has none inside a step."""
-    found = own.ranges[own.ranges.name.among({reading.agreement})]
-    step = steps.of(found.start)
-    found, step = found[step != NONE], step[step != NONE]
-    rank = events.process.rank
-    if not len(found) or rank is None:
-        return None
-    alloc = own.ranges.start[own.ranges.name.among({reading.alloc})]
-    names, work = _work_before(own, found.thread, steps.start[step], found.start)
-    return Arrivals(
-        rank=rank,
-        capture=events.process.capture,
-        start=found.start,
-        end=found.end,
-        step_start=steps.start[step],
-        is_alloc=steps.holding_any(alloc)[step],
-        names=names,
-        work=work,
-    )
+class ArrivalMeter:
+    """The agreements of a process, and the work before each, window by window.
 
+    Holds four numbers for each agreement, and one for each range name in which time passes before it.
+    """
 
-def _work_before(
-    own: ThreadRanges, thread: IntArray, begin: IntArray, arrival: IntArray
-) -> tuple[tuple[str, ...], FloatArray]:
-    """Time by innermost range between ``begin`` and ``arrival``, each pair on its thread. → names, [names, n]."""
-    values = own.ranges.name.values
-    total = np.zeros((len(values) + 1, len(arrival)))
-    for key, (index, rows) in own.by_thread.items():
-        mine = np.flatnonzero(thread == key)
-        if len(mine):
-            names = own.ranges.name.codes[rows[index.source]]
+    def __init__(self, process: ProcessInfo, outline: Outline, reading: Reading) -> None:
+        self.process, steps = process, outline.steps
+        found = outline.own(reading.agreement)
+        step = steps.of(found.start)
+        self.found, self.step = found[step != NONE], step[step != NONE]
+        self.begin = steps.start[self.step]
+        self.is_alloc = steps.holding_any(outline.own(reading.alloc).start)[self.step]
+        self.names = (*outline.names, BETWEEN)
+        self.work: dict[int, FloatArray] = {}
+
+    def see(self, window: Window) -> None:
+        """Add up the time before each arrival, by innermost range of its thread, as far as it lies in the window."""
+        begin, arrival = window.clipped(self.begin), window.clipped(self.found.start)
+        near = begin < arrival
+        for thread in np.unique(self.found.thread[near]):
+            mine = np.flatnonzero(near & (self.found.thread == thread))
+            index, rows = window.own.of_thread(int(thread))
+            name = window.own.ranges.name.codes[rows[index.source]]
             count = own_time if index.is_nested else own_time_of_overlapping
-            total[:, mine] += count(index, names, len(values), begin[mine], arrival[mine])
-    used = np.flatnonzero(total.any(axis=1))
-    return tuple(BETWEEN if k == len(values) else values[k] for k in used), total[used]
+            total = count(index, name, len(self.names) - 1, begin[mine], arrival[mine])
+            for used in np.flatnonzero(total.any(axis=1)).tolist():
+                self.work.setdefault(used, np.zeros(len(self.step)))[mine] += total[used]
+
+    def arrivals(self) -> Arrivals | None:
+        """What was found; None where no agreement lies inside a step, or the process has no rank."""
+        if not len(self.step) or self.process.rank is None:
+            return None
+        used = sorted(self.work)
+        return Arrivals(
+            rank=self.process.rank,
+            capture=self.process.capture,
+            start=self.found.start,
+            end=self.found.end,
+            step_start=self.begin,
+            is_alloc=self.is_alloc,
+            names=tuple(self.names[name] for name in used),
+            work=np.stack([self.work[name] for name in used]) if used else np.zeros((0, len(self.step))),
+        )
 
 
 def own_time(index: Intervals, name: IntArray, num_names: int, begin: IntArray, stop: IntArray) -> FloatArray:
@@ -89,7 +97,7 @@ def own_time(index: Intervals, name: IntArray, num_names: int, begin: IntArray, 
     window = np.repeat(first, count) + np.arange(len(interval)) - np.repeat(np.cumsum(count) - count, count)
     inside = np.minimum(index.end[interval], stop[window]) - np.maximum(index.start[interval], begin[window])
     inside = np.maximum(inside, 0).astype(np.float64)
-    owner = np.append(name, num_names)[index.parents()[interval]]
+    owner = np.append(name, num_names)[index.parents[interval]]
     size, n = (num_names + 1) * len(begin), len(begin)
     total = np.bincount(name[interval] * n + window, inside, size) - np.bincount(owner * n + window, inside, size)
     found: FloatArray = np.asarray(total, np.float64).reshape(num_names + 1, n)

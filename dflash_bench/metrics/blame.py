@@ -2,56 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from dflash_bench.metrics.shelf import Part, together
 from dflash_bench.model import IntArray, Value
+
+Label = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """``value`` int64 [n] in ns, each blamed on ``labels[code]``, a tuple of texts. ``code`` int64 [n]."""
+    """The nanoseconds, int64, that each label takes the blame for. 8 bytes a sample."""
 
-    labels: tuple[tuple[str, ...], ...]
-    code: IntArray
-    value: IntArray
+    samples: dict[Label, tuple[Part, ...]]
 
     def rows(self, rank: int | None) -> list[tuple[Value, ...]]:
-        """(rank, *label, count, total, p50) of each label that occurs, the largest total first."""
-        order = np.argsort(self.code, kind="stable")
-        code, first = np.unique(self.code[order], return_index=True)
-        parts = np.split(self.value[order], first[1:]) if len(code) else []
+        """(rank, *label, count, total, p50) of each label, the largest total first."""
         rows: list[tuple[int, tuple[Value, ...]]] = []
-        for k, part in zip(code, parts, strict=True):
-            total = int(part.sum())
-            rows.append((total, (rank, *self.labels[k], len(part), total, float(np.percentile(part, 50)))))
+        for label, parts in self.samples.items():
+            values = together(parts)
+            total = int(values.sum())
+            rows.append((total, (rank, *label, len(values), total, float(np.percentile(values, 50)))))
         return [row for _, row in sorted(rows, key=lambda item: (-item[0], str(item[1])))]
 
 
-def blame(keys: Sequence[tuple[Sequence[str], IntArray]], value: IntArray) -> Blame:
-    """Blame each value on a tuple of names. Each key is (names, code int64 [n]); a code of −1 means ``-``."""
+def blamed(keys: Sequence[tuple[Sequence[str], IntArray]], value: IntArray) -> Iterator[tuple[Label, IntArray]]:
+    """Each label that occurs, and the values blamed on it. Each key is (names, code int64 [n]); −1 means ``-``."""
     combined = np.zeros(len(value), np.int64)
     for names, code in keys:
         combined = combined * (len(names) + 1) + code + 1
-    used, place = np.unique(combined, return_inverse=True)
-    labels = []
-    for key in used.tolist():
+    order = np.argsort(combined, kind="stable")
+    used, first = np.unique(combined[order], return_index=True)
+    for key, part in zip(used.tolist(), np.split(value[order], first[1:]), strict=True) if len(used) else ():
         label: list[str] = []
         for names, _ in reversed(keys):
             key, own = divmod(key, len(names) + 1)
             label.insert(0, "-" if own == 0 else names[own - 1])
-        labels.append(tuple(label))
-    return merged([Blame(tuple(labels), place.astype(np.int64), value)])
+        yield tuple(label), part
 
 
 def merged(parts: Sequence[Blame]) -> Blame:
     """Several as one; equal labels become one label."""
-    position: dict[tuple[str, ...], int] = {}
-    codes = []
+    samples: dict[Label, tuple[Part, ...]] = {}
     for part in parts:
-        place = [position.setdefault(label, len(position)) for label in part.labels]
-        codes.append(np.asarray(place, np.int64)[part.code] if place else part.code)
-    nothing = [np.zeros(0, np.int64)]
-    return Blame(tuple(position), np.concatenate(codes or nothing), np.concatenate([p.value for p in parts] or nothing))
+        for label, values in part.samples.items():
+            samples[label] = samples.get(label, ()) + values
+    return Blame(samples)

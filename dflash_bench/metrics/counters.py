@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dflash_bench.metrics.events import ints
 from dflash_bench.metrics.rank import metric
 from dflash_bench.model import IntArray, Metric, RunInfo, Table, Value
 from dflash_bench.profile import Profile, StepTable
@@ -32,8 +33,8 @@ TRACING_COLUMNS = (
 def step_metrics(profile: Profile, rank: int) -> Iterator[Metric]:
     """``step.period@LOW-HIGH`` of one rank: samples int64 ns, of the steps with LOW to HIGH requests running."""
     steps = profile.steps(rank)
-    running = steps.column("running").to_numpy()[:-1] // BUCKET
-    number, period = steps.column("step").to_numpy()[:-1], _periods(profile, rank, StepTable.STEPS)
+    running = ints(steps.column("running"))[:-1] // BUCKET
+    number, period = ints(steps.column("step"))[:-1], _periods(profile, rank, StepTable.STEPS)
     for bucket in np.unique(running):
         low = int(bucket) * BUCKET
         inside = running == bucket
@@ -65,5 +66,4 @@ def _recorder(info: RunInfo) -> str:
 
 def _periods(profile: Profile, rank: int, table: StepTable) -> IntArray:
     # the last row's period ends with its own step, not at the start of another
-    found: IntArray = profile.steps(rank, table).column("period_ns").to_numpy()[:-1]
-    return found
+    return ints(profile.steps(rank, table).column("period_ns"))[:-1]

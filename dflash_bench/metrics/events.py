@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from dflash_bench.errors import UsageError
+from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.names import Rule, short_names
 from dflash_bench.model import BoolArray, IntArray, ProcessInfo
 from dflash_bench.profile import Events, Profile
@@ -35,6 +37,9 @@ class Reading:
             raise UsageError(f"--step-range {self.step!r} is no regular expression: {error}") from None
 
 
+Index = IntArray | BoolArray | slice
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """A column of names: ``codes`` int64 [n] into ``values``."""
@@ -42,7 +47,7 @@ class Names:
     codes: IntArray
     values: tuple[str, ...]
 
-    def __getitem__(self, index: IntArray | BoolArray) -> Names:
+    def __getitem__(self, index: Index) -> Names:
         return Names(self.codes[index], self.values)
 
     def among(self, wanted: set[str]) -> BoolArray:
@@ -62,6 +67,11 @@ class Names:
         found = short_names(self.values, rules)
         return Names(np.asarray(found.place, np.int64)[self.codes] if self.values else self.codes, found.values)
 
+    @staticmethod
+    def joined(parts: Sequence[Names]) -> Names:
+        """Several of one vocabulary as one."""
+        return Names(np.concatenate([part.codes for part in parts]), max((part.values for part in parts), key=len))
+
     def text(self) -> list[str]:
         """The names themselves."""
         return [self.values[code] for code in self.codes]
@@ -80,8 +90,24 @@ class Ranges:
     def __len__(self) -> int:
         return len(self.start)
 
-    def __getitem__(self, index: IntArray | BoolArray) -> Ranges:
+    def __getitem__(self, index: Index) -> Ranges:
         return Ranges(self.thread[index], self.domain[index], self.name[index], self.start[index], self.end[index])
+
+    @staticmethod
+    def joined(parts: Sequence[Ranges]) -> Ranges:
+        """Several as one, in order. Their names are those of one vocabulary, which may have grown meanwhile."""
+        full = [part for part in parts if len(part)]
+        if len(full) < 2:
+            return full[0] if full else _NO_RANGES
+        return ranges_in_order(
+            Ranges(
+                np.concatenate([part.thread for part in full]),
+                Names.joined([part.domain for part in full]),
+                Names.joined([part.name for part in full]),
+                np.concatenate([part.start for part in full]),
+                np.concatenate([part.end for part in full]),
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +123,40 @@ class ApiCalls:
     def __len__(self) -> int:
         return len(self.start)
 
-    def __getitem__(self, index: IntArray | BoolArray) -> ApiCalls:
+    def __getitem__(self, index: Index) -> ApiCalls:
         return ApiCalls(
             self.thread[index], self.correlation[index], self.name[index], self.start[index], self.end[index]
         )
 
+    @staticmethod
+    def joined(parts: Sequence[ApiCalls]) -> ApiCalls:
+        """Several as one, in order, as `Ranges.joined`."""
+        full = [part for part in parts if len(part)]
+        if len(full) < 2:
+            return full[0] if full else _NO_CALLS
+        return calls_in_order(
+            ApiCalls(
+                np.concatenate([part.thread for part in full]),
+                np.concatenate([part.correlation for part in full]),
+                Names.joined([part.name for part in full]),
+                np.concatenate([part.start for part in full]),
+                np.concatenate([part.end for part in full]),
+            )
+        )
+
+
+_NOTHING = np.zeros(0, np.int64)
+_NO_NAMES = Names(_NOTHING, ())
+_NO_RANGES = Ranges(_NOTHING, _NO_NAMES, _NO_NAMES, _NOTHING, _NOTHING)
+_NO_CALLS = ApiCalls(_NOTHING, _NOTHING, _NO_NAMES, _NOTHING, _NOTHING)
+
 
 @dataclass(frozen=True, slots=True)
 class GpuRows:
-    """GPU rows of the capture, in any order. All arrays [n]. ``is_graph``: rows of graph replays."""
+    """GPU rows of the capture, in any order. All arrays [n]. ``is_graph``: rows of graph replays.
+
+    ``node``: the graph node that a row ran, NONE (−1) for work outside graphs; without it no row is known to be one.
+    """
 
     device: IntArray
     stream: IntArray
@@ -113,9 +164,39 @@ class GpuRows:
     is_graph: BoolArray
     start: IntArray
     end: IntArray
+    node: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def __getitem__(self, index: Index) -> GpuRows:
+        return GpuRows(
+            self.device[index], self.stream[index], self.correlation[index], self.is_graph[index], self.start[index],
+            self.end[index], None if self.node is None else self.node[index],
+        )  # fmt: skip
+
+    @staticmethod
+    def joined(parts: Sequence[GpuRows]) -> GpuRows:
+        """Several as one, one behind another."""
+        whole = [np.zeros(0, np.int64)]
+        return GpuRows(
+            np.concatenate(whole + [part.device for part in parts]),
+            np.concatenate(whole + [part.stream for part in parts]),
+            np.concatenate(whole + [part.correlation for part in parts]),
+            np.concatenate([np.zeros(0, bool), *(part.is_graph for part in parts)]),
+            np.concatenate(whole + [part.start for part in parts]),
+            np.concatenate(whole + [part.end for part in parts]),
+            np.concatenate(whole + [part.nodes for part in parts]),
+        )
+
+    @property
+    def nodes(self) -> IntArray:
+        """``node``, NONE throughout where it is not known."""
+        return np.full(len(self), NONE, np.int64) if self.node is None else self.node
+
+    def by_start(self) -> GpuRows:
+        """The same rows in order of start."""
+        return self[np.argsort(self.start, kind="stable")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +212,52 @@ class ProcessEvents:
     overhead_end: IntArray
 
 
-_GPU_COLUMNS = ("device", "stream", "correlation_id", "kind", "start_ns", "end_ns")
+RANGE_COLUMNS = ("thread", "domain", "name", "start_ns", "end_ns")
+CALL_COLUMNS = ("thread", "correlation_id", "name", "start_ns", "end_ns")
+GPU_COLUMNS = ("device", "stream", "correlation_id", "kind", "start_ns", "end_ns", "graph_node_id")
+OPEN = -(1 << 63)
+"""The end of a range that has none."""
+
+
+class Vocabulary:
+    """The names met so far, each with a number: row groups of one file number the same names differently."""
+
+    def __init__(self) -> None:
+        self.code_of: dict[str, int] = {}
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return tuple(self.code_of)
+
+    def codes(self, column: pa.ChunkedArray) -> IntArray:
+        """The number of each name of a dictionary column, int64 [n]. Names not met before get the next ones."""
+        parts = [np.zeros(0, np.int64)]
+        for chunk in column.chunks:
+            known = [self.code_of.setdefault(text, len(self.code_of)) for text in chunk.dictionary.to_pylist()]
+            parts.append(np.asarray(known, np.int64)[_buffer(chunk.indices, np.int32)] if known else parts[0])
+        return np.concatenate(parts)
+
+
+def ints(column: pa.ChunkedArray, absent: int = OPEN) -> IntArray:
+    """An int64 column as NumPy, what is null as ``absent``.
+
+    From the buffers themselves: Arrow's ``to_numpy`` imports pandas, which takes longer than to read a small profile.
+    """
+    whole = column.fill_null(absent) if column.null_count else column
+    parts = [_buffer(chunk, np.int64) for chunk in whole.chunks]
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _buffer(array: pa.Array, kind: type) -> IntArray:
+    values = array.buffers()[1]
+    if values is None or not len(array):
+        return np.zeros(0, kind)
+    return np.frombuffer(values, kind, len(array), array.offset * np.dtype(kind).itemsize)
 
 
 def load(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...] = ()) -> ProcessEvents:
-    """Read one process of a profile, its range names shortened by these rules."""
-    ranges, num_open = _ranges(profile.events(Events.RANGES, process))
+    """Read one process of a profile as a whole, its range names shortened by these rules."""
+    ranges, num_open = _ranges(profile.events(Events.RANGES, process, RANGE_COLUMNS))
     if rules:
         ranges = replace(ranges, name=ranges.name.shortened(rules))
     overhead = profile.events(Events.OVERHEAD, process)
@@ -144,54 +265,61 @@ def load(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...] = ()) -
         process=process,
         ranges=ranges,
         num_open=num_open,
-        calls=_calls(profile.events(Events.API_CALLS, process)),
-        gpu=_gpu(profile.events(Events.GPU_WORK, process, _GPU_COLUMNS)),
-        overhead_start=_ints(overhead, "start_ns"),
-        overhead_end=_ints(overhead, "end_ns"),
+        calls=_calls(profile.events(Events.API_CALLS, process, CALL_COLUMNS)),
+        gpu=gpu_rows(profile.events(Events.GPU_WORK, process, GPU_COLUMNS)),
+        overhead_start=ints(overhead.column("start_ns")),
+        overhead_end=ints(overhead.column("end_ns")),
     )
 
 
-def _ints(table: pa.Table, column: str) -> IntArray:
-    found: IntArray = table.column(column).to_numpy()
-    return found
-
-
-def _names(table: pa.Table, column: str) -> Names:
-    chunks = table.column(column).unify_dictionaries().combine_chunks()
-    array = chunks.chunk(0) if isinstance(chunks, pa.ChunkedArray) else chunks
-    return Names(array.indices.to_numpy().astype(np.int64), tuple(array.dictionary.to_pylist()))
+def names(column: pa.ChunkedArray) -> Names:
+    """A dictionary column."""
+    vocabulary = Vocabulary()
+    return Names(vocabulary.codes(column), vocabulary.values)
 
 
 def _ranges(table: pa.Table) -> tuple[Ranges, int]:
-    closed = table.filter(table.column("end_ns").is_valid()) if table.column("end_ns").null_count else table
-    start, end = _ints(closed, "start_ns"), _ints(closed, "end_ns").astype(np.int64)
-    found = Ranges(_ints(closed, "thread"), _names(closed, "domain"), _names(closed, "name"), start, end)
-    num_open = table.num_rows - closed.num_rows
-    return (found, num_open) if _ascends(start) else (found[np.lexsort((-end, start))], num_open)
+    start, end = ints(table.column("start_ns")), ints(table.column("end_ns"))
+    thread, domain, name = ints(table.column("thread")), names(table.column("domain")), names(table.column("name"))
+    found, closed = Ranges(thread, domain, name, start, end), end != OPEN
+    return ranges_in_order(found if closed.all() else found[closed]), int((~closed).sum())
 
 
-def _ascends(start: IntArray) -> bool:
-    """Whether instants are in order already, and none equal: then there is nothing to sort."""
-    return bool((start[1:] > start[:-1]).all())
+def ranges_in_order(found: Ranges) -> Ranges:
+    """By start, of equal starts the longest first."""
+    later, same = found.start[1:] > found.start[:-1], found.start[1:] == found.start[:-1]
+    if (later | (same & (found.end[1:] <= found.end[:-1]))).all():
+        return found
+    return found[np.lexsort((-found.end, found.start))]
+
+
+def calls_in_order(found: ApiCalls) -> ApiCalls:
+    """By start, of equal starts by correlation id."""
+    later, same = found.start[1:] > found.start[:-1], found.start[1:] == found.start[:-1]
+    if (later | (same & (found.correlation[1:] >= found.correlation[:-1]))).all():
+        return found
+    return found[np.lexsort((found.correlation, found.start))]
 
 
 def _calls(table: pa.Table) -> ApiCalls:
     found = ApiCalls(
-        thread=_ints(table, "thread"),
-        correlation=_ints(table, "correlation_id"),
-        name=_names(table, "name"),
-        start=_ints(table, "start_ns"),
-        end=_ints(table, "end_ns"),
+        thread=ints(table.column("thread")),
+        correlation=ints(table.column("correlation_id")),
+        name=names(table.column("name")),
+        start=ints(table.column("start_ns")),
+        end=ints(table.column("end_ns")),
     )
-    return found if _ascends(found.start) else found[np.lexsort((found.correlation, found.start))]
+    return calls_in_order(found)
 
 
-def _gpu(table: pa.Table) -> GpuRows:
+def gpu_rows(table: pa.Table) -> GpuRows:
+    """Rows of `GPU_COLUMNS`, in their order."""
     return GpuRows(
-        device=_ints(table, "device"),
-        stream=_ints(table, "stream"),
-        correlation=_ints(table, "correlation_id"),
-        is_graph=_names(table, "kind").among({"graph"}),
-        start=_ints(table, "start_ns"),
-        end=_ints(table, "end_ns"),
+        device=ints(table.column("device")),
+        stream=ints(table.column("stream")),
+        correlation=ints(table.column("correlation_id")),
+        is_graph=names(table.column("kind")).among({"graph"}),
+        start=ints(table.column("start_ns")),
+        end=ints(table.column("end_ns")),
+        node=ints(table.column("graph_node_id"), NONE),
     )

@@ -6,6 +6,7 @@ Everything is vectorised: a capture has millions of ranges and calls, and a loop
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,7 +16,7 @@ NONE = -1
 """No interval. The only place where −1 stands for absence: these are indices inside NumPy arrays."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: `parents` is worked out once
 class Intervals:
     """Half-open intervals [start, end), sorted by start, of equal starts the longest first.
 
@@ -35,7 +36,7 @@ class Intervals:
     @property
     def is_nested(self) -> bool:
         """Whether each interval ends within the one that it begins in."""
-        parent = self.parents()
+        parent = self.parents
         inner = parent != NONE
         return bool((self.end[parent[inner]] >= self.end[inner]).all())
 
@@ -44,6 +45,7 @@ class Intervals:
         latest = np.searchsorted(self.start, t, side="right") - 1
         return self._settle(latest, t)
 
+    @cached_property
     def parents(self) -> IntArray:
         """For each interval, the innermost other one that holds its start."""
         return self._settle(np.arange(len(self)) - 1, self.start)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import groupby
+from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from dflash_bench.metrics.agreement import Arrivals, Meeting, lateness_rows, meet
 from dflash_bench.metrics.blame import merged
+from dflash_bench.metrics.collect import Sampled, assembled, in_a_row
 from dflash_bench.metrics.counters import TRACING_COLUMNS, TRACING_COST, step_metrics, tracing_cost
-from dflash_bench.metrics.events import Reading, load
-from dflash_bench.metrics.rank import Measured, measure_process, metric
+from dflash_bench.metrics.effort import Effort, each_rank
+from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.rank import Measured, metric
 from dflash_bench.metrics.registry import Pool, is_family, is_known, position, spec
+from dflash_bench.metrics.shelf import Part, Shelf, together
 from dflash_bench.model import (
     CaptureInfo,
     Finding,
     Metric,
     ProcessInfo,
-    RankSource,
     RunInfo,
     RunMetrics,
     Statistic,
@@ -46,27 +50,36 @@ _RULES: dict[Pool, Callable[[list[float]], float]] = {
 }
 
 
-def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
-    """Measure a run. Raises UsageError when the reading's step pattern is no regular expression."""
-    reading = reading or Reading()
+def measure(profile: Profile, reading: Reading | None = None, effort: Effort | None = None) -> RunMetrics:
+    """Measure a run. Raises UsageError when the reading's step pattern is no regular expression.
+
+    Memory does not grow with the number of rows, but for a few numbers a step: samples of large profiles lie in a
+    temporary file while they are not looked at, 8 bytes each, and 16 where the step is kept with them.
+    """
+    reading, effort = reading or Reading(), effort or Effort()
+    reading.step_pattern()
+    with _shelves(effort.is_large(profile)) as folder:
+        return _measured_run(profile, reading, effort, folder)
+
+
+@contextmanager
+def _shelves(is_wanted: bool) -> Iterator[Path | None]:
+    """A folder for samples. What is mapped from its files stays there when the folder is gone."""
+    if not is_wanted:
+        yield None
+        return
+    with TemporaryDirectory(prefix="dflash-bench-samples-") as folder:
+        yield Path(folder)
+
+
+def _measured_run(profile: Profile, reading: Reading, effort: Effort, folder: Path | None) -> RunMetrics:
     info = profile.info
-    # a foreign rank mark would be odd, but only ours promises that every allocation is inside a range
-    is_own_loop = info.rank_source is RankSource.MARK
-    measured = [
-        (
-            rank,
-            [
-                measure_process(load(profile, p, reading.rules), reading, is_own_loop=is_own_loop)
-                for p in info.processes_of(rank)
-            ],
-        )
-        for rank in info.ranks
-    ]
-    by_rank = {rank: _joined(info.processes_of(rank), found) for rank, found in measured}
-    metrics = [m for found in by_rank.values() for m in found.metrics]
+    by_rank = {
+        rank: _joined(info.processes_of(rank), found) for rank, found in each_rank(profile, reading, effort, folder)
+    }
+    sampled = [(rank, found) for rank, of_rank in by_rank.items() for found in of_rank.metrics]
     findings = [f for found in by_rank.values() for f in found.findings]
-    metrics += _counters(info.counters, findings)
-    metrics += [m for rank in info.ranks for m in step_metrics(profile, rank)]
+    alone = [*_counters(info.counters, findings), *(m for rank in info.ranks for m in step_metrics(profile, rank))]
     tables = [_table(name, by_rank) for name in ("stall.by_cause", "sync.by_range", "sync.by_thread")]
     clock = _clocks(info.captures)
     arrivals = [
@@ -76,17 +89,11 @@ def measure(profile: Profile, reading: Reading | None = None) -> RunMetrics:
     ]
     if (met := meet(arrivals)) is not None:
         meeting, about_meeting = met
-        metrics += _cross_rank(meeting)
+        alone += _cross_rank(meeting)
         tables.append(_lateness_table(arrivals, meeting))
         findings += [*about_meeting, *_absent(arrivals, info.ranks)]
-    elif len(own := {clock[p.capture] for p in info.processes if p.rank is not None}) > 1:
-        text = f"{len(own)} clocks and no agreement of two ranks to line them up by: no cross-rank figures"
-        findings.append(Finding("clocks_not_aligned", None, len(own), text))
-    findings += _untraced(info)
     tables.append(tracing_cost(profile))
-    # what the ranks gave is in `metrics` now, and their samples are let go as they are pooled
-    del measured, by_rank, arrivals
-    metrics = _with_pooled(metrics)
+    metrics = _with_pooled(sampled, alone, None if folder is None else Shelf(folder / "run"))
     findings += _partly_pooled(metrics, info.ranks)
     return RunMetrics(
         info=info,
@@ -108,14 +115,16 @@ def _joined(processes: Sequence[ProcessInfo], found: Sequence[Measured]) -> Meas
     """The processes of one rank as one: the same metric of two processes becomes one."""
     if len(found) == 1:
         return found[0]
-    metrics = sorted((m for part in found for m in part.metrics), key=_order)
+    metrics: dict[str, list[Sampled]] = {}
+    for each in (m for part in found for m in part.metrics):
+        metrics.setdefault(each.name, []).append(each)
     blames = {
         name: merged([part.blames[name] for part in found if name in part.blames])
         for part in found
         for name in part.blames
     }
     return Measured(
-        metrics=tuple(pool(list(same), rank=processes[0].rank) for _, same in groupby(metrics, lambda m: m.name)),
+        metrics=tuple(_as_one(same) for same in metrics.values()),
         blames=blames,
         step_time=sum(part.step_time for part in found),
         arrivals=next((part.arrivals for part in found if part.arrivals is not None), None),
@@ -193,51 +202,35 @@ def _some(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
 
 
-def _with_pooled(metrics: list[Metric]) -> list[Metric]:
-    """The metrics and the same over all ranks. Ranks' samples become views of the pooled ones: there are millions."""
-    ordered = sorted((m for m in metrics if m.rank is not None and spec(m.name).pool is not Pool.NONE), key=_order)
-    found = [m for m in metrics if m.rank is None or spec(m.name).pool is Pool.NONE]
-    metrics.clear()
-    names = [list(same) for _, same in groupby(ordered, lambda m: m.name)]
-    ordered.clear()
-    while names:
-        same = names.pop()
-        pooled, at = pool(same, rank=None), 0
-        for own in same:
-            n = len(own.values)
-            shares = pooled.statistic is not Statistic.VALUE
-            found.append(replace(own, values=pooled.values[at : at + n]) if shares else own)
-            at += n
-        found.append(pooled)
-    return found
+def _with_pooled(sampled: Sequence[tuple[int, Sampled]], alone: Sequence[Metric], shelf: Shelf | None) -> list[Metric]:
+    """All metrics, and those that can be pooled over all ranks."""
+    metrics = [m for m in alone if m.rank is None or spec(m.name).pool is Pool.NONE]
+    by_name: dict[str, list[tuple[int, Sampled]]] = {}
+    for rank, found in [*sampled, *((m.rank, Sampled.of(m)) for m in alone if m.rank is not None)]:
+        if spec(found.name).pool is not Pool.NONE:
+            by_name.setdefault(found.name, []).append((rank, found))
+    for same in by_name.values():
+        same.sort(key=lambda each: each[0])
+        if spec(same[0][1].name).statistic is Statistic.VALUE:
+            metrics += [found.metric(rank) for rank, found in same]
+            metrics.append(_as_one([found for _, found in same]).metric(None))
+        else:
+            metrics += assembled(same, shelf)
+    return metrics
+
+
+def _as_one(same: Sequence[Sampled]) -> Sampled:
+    """One metric of several processes or ranks as one; counters by the rule of their registry entry."""
+    found, known = in_a_row(same), spec(same[0].name)
+    if known.statistic is not Statistic.VALUE:
+        return found
+    values = [float(together(each.values)[0]) for each in same]
+    return replace(found, values=(Part.of(np.array([_RULES[known.pool](values)])),))
 
 
 def pool(same: Sequence[Metric], rank: int | None) -> Metric:
     """One metric of several ranks as one, from the same samples; counters by the rule of their registry entry."""
-    first, known = same[0], spec(same[0].name)
-    if known.statistic is Statistic.VALUE:
-        values = np.array([_RULES[known.pool]([m.values[0] for m in same])])
-    else:
-        values = np.concatenate([m.values for m in same])
-    blocks, used = [], 0
-    for block in (m.block for m in same if m.block is not None):
-        # steps of different ranks are different blocks
-        blocks.append(block + used)
-        used += int(block.max(initial=-1)) + 1
-    groups = [m.group for m in same if m.group is not None]
-    covered = [(m.coverage, m.n) for m in same if m.coverage is not None]
-    total = sum(n for _, n in covered)
-    return Metric(
-        name=first.name,
-        rank=rank,
-        unit=first.unit,
-        statistic=first.statistic,
-        values=values,
-        group=np.concatenate(groups) if len(groups) == len(same) else None,
-        block=np.concatenate(blocks) if len(blocks) == len(same) else None,
-        num_samples=sum(m.n for m in same) if first.num_samples is not None else None,
-        coverage=sum(c * n for c, n in covered) / total if total else None,
-    )
+    return _as_one([Sampled.of(each) for each in same]).metric(rank)
 
 
 def _counters(counters: dict[str, dict[str, float]], findings: list[Finding]) -> Iterator[Metric]:

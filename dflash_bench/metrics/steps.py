@@ -26,6 +26,8 @@ class Steps:
     def of(self, t: IntArray) -> IntArray:
         """The step whose [start, end) holds each instant, or NONE. int64 [n] → int64 [n]."""
         found = self._index.holding(t)
+        if not len(self):
+            return found
         return np.where(found == NONE, NONE, self._index.source[found])
 
     def holding_any(self, t: IntArray) -> BoolArray:
@@ -45,12 +47,17 @@ def _inside(step: IntArray) -> IntArray:
 
 
 def find_steps(events: ProcessEvents, reading: Reading) -> tuple[Steps, tuple[Finding, ...]]:
-    """The steps of a process: its ranges whose name matches, in one domain, none inside another.
+    """The steps of a process, see `steps_among`."""
+    return steps_among(events.ranges, events.process.rank, reading)
+
+
+def steps_among(ranges: Ranges, rank: int | None, reading: Reading) -> tuple[Steps, tuple[Finding, ...]]:
+    """The steps among ranges: those whose name matches, in one domain, none inside another.
 
     Two scopes of one name per iteration, one within the other, would double the steps: the inner ones are left out and
     counted. A name in two domains counts in the domain that has it more often.
     """
-    ranges, rank, findings = events.ranges, events.process.rank, []
+    findings = []
     found = ranges[ranges.name.matching(reading.step_pattern())]
     domain, others = _main_domain(found)
     if others:
@@ -92,32 +99,59 @@ class ThreadRanges:
                 found[mine] = np.where(held == NONE, NONE, rows[index.source[held]])
         return found
 
-    def paths(self) -> tuple[list[str], IntArray]:
-        """The path of each range: names from the outermost that holds it to its own, joined by `` > ``.
+    def of_thread(self, thread: int) -> tuple[Intervals, IntArray]:
+        """The intervals of a thread, and which range each thing they were made of is."""
+        nothing = np.zeros(0, np.int64)
+        return self.by_thread.get(thread) or (intervals(nothing, nothing), nothing)
 
-        Returns the paths that occur and, int64 [ranges], which one is whose.
-        """
+    def parents(self) -> IntArray:
+        """For each range, the index of the innermost other one of its thread that holds its start, or NONE."""
         parent = np.full(len(self.ranges), NONE, np.int64)
         for index, rows in self.by_thread.values():
-            held = index.parents()
+            held = index.parents
             parent[rows[index.source]] = np.where(held == NONE, NONE, rows[index.source[held]])
-        paths: list[str] = []
-        code = np.full(len(self.ranges), NONE, np.int64)
-        level = np.flatnonzero(parent == NONE)
-        while len(level):
-            code[level] = self._extend(paths, np.where(parent[level] == NONE, NONE, code[parent[level]]), level)
-            level = np.flatnonzero((code == NONE) & (code[parent] != NONE))
-        return paths, code
+        return parent
 
-    def _extend(self, paths: list[str], outer: IntArray, level: IntArray) -> IntArray:
-        """Append the paths of one nesting level and return the code of each range on it."""
-        names, base = self.ranges.name, len(paths)
+
+class Paths:
+    """The paths of ranges: names from the outermost range that holds it to its own, joined by `` > ``.
+
+    ``values`` holds every path that occurred, in whichever window.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+        self._code_of: dict[tuple[int, int], int] = {}
+        self._open = np.zeros(0, np.int64)
+
+    def codes(self, own: ThreadRanges, stays_open: BoolArray) -> IntArray:
+        """Which path is whose, int64 [ranges]. The ranges still open from before come first, with the path they had.
+
+        ``stays_open`` bool [ranges]: those that will come first the next time.
+        """
+        parent = own.parents()
+        code = np.full(len(own.ranges), NONE, np.int64)
+        code[: len(self._open)] = self._open
+        level = np.flatnonzero((code == NONE) & ((parent == NONE) | (code[parent] != NONE)))
+        while len(level):
+            code[level] = self._extended(own, np.where(parent[level] == NONE, NONE, code[parent[level]]), level)
+            level = np.flatnonzero((code == NONE) & (code[parent] != NONE))
+        self._open = code[stays_open]
+        return code
+
+    def _extended(self, own: ThreadRanges, outer: IntArray, level: IntArray) -> IntArray:
+        """The paths of one nesting level, each its outer path and its own name."""
+        names = own.ranges.name
         num_names = len(names.values)
-        pairs, place = used_codes((outer + 1) * num_names + names.codes[level], (base + 1) * num_names)
-        for pair in pairs.tolist():
-            path, name = divmod(pair, num_names)
-            paths.append(names.values[name] if path == 0 else f"{paths[path - 1]} > {names.values[name]}")
-        return base + place
+        pairs, place = used_codes((outer + 1) * num_names + names.codes[level], (len(self.values) + 1) * num_names)
+        found = [self._code(pair // num_names, pair % num_names, names.values) for pair in pairs.tolist()]
+        return np.asarray(found, np.int64)[place]
+
+    def _code(self, outer: int, name: int, names: tuple[str, ...]) -> int:
+        if (outer, name) not in self._code_of:
+            self._code_of[outer, name] = len(self.values)
+            self.values.append(names[name] if outer == 0 else f"{self.values[outer - 1]} > {names[name]}")
+        return self._code_of[outer, name]
 
 
 def thread_ranges(ranges: Ranges, domain: str) -> ThreadRanges:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dflash_bench.metrics.shelf import let_go
 from dflash_bench.model import FloatArray, Metric, Statistic
 
 
@@ -26,14 +27,18 @@ def summarise(metric: Metric) -> Summary | None:
     if not len(metric.values):
         return None
     p50, p90, p99 = np.percentile(metric.values, [50, 90, 99])
-    return Summary(
-        metric.n, float(p50), float(p90), float(p99), float(metric.values.mean()), float(metric.values.sum())
-    )
+    mean, total = float(metric.values.mean()), float(metric.values.sum())
+    let_go(metric.values)
+    return Summary(metric.n, float(p50), float(p90), float(p99), mean, total)
 
 
 def figure(metric: Metric) -> float | None:
     """The one figure by which a metric is compared: its statistic over its samples; None where there are none."""
-    return None if not len(metric.values) else statistic(metric, metric.values, metric.group)
+    if not len(metric.values):
+        return None
+    found = statistic(metric, metric.values, metric.group)
+    let_go(metric.values)
+    return found
 
 
 def statistic(metric: Metric, values: FloatArray, group: np.typing.NDArray[np.bool_] | None) -> float | None:

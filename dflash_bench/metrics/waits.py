@@ -1,4 +1,4 @@
-"""Where the host waited for the GPU, and what the GPU lost while it waited for the host."""
+"""Where the host waited for the GPU."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 
 import numpy as np
 
-from dflash_bench.metrics.blame import Blame, blame
+from dflash_bench.metrics.blame import blamed
+from dflash_bench.metrics.collect import Collector
 from dflash_bench.metrics.events import ApiCalls
-from dflash_bench.metrics.intervals import NONE, intervals
-from dflash_bench.metrics.launches import Launches
-from dflash_bench.metrics.steps import Steps, ThreadRanges
+from dflash_bench.metrics.intervals import NONE
+from dflash_bench.metrics.launches import is_launch
+from dflash_bench.metrics.steps import Paths, Steps
+from dflash_bench.metrics.windows import Window
 from dflash_bench.model import IntArray
 
 SYNC = re.compile(r"(cuda(Stream|Event|Device)|cu(Stream|Event|Ctx))Synchronize(_pt[sd][sz])?")
@@ -20,48 +22,49 @@ BLOCKING_COPY = re.compile(r"cu(da)?Memcpy(?!\w*Async)\w*")
 """Copies that block without being called synchronize: a pageable device-to-host copy is a host wait too."""
 
 
-def sync_calls(calls: ApiCalls, steps: Steps) -> ApiCalls:
-    """The synchronize calls inside steps, on any thread."""
-    waits = calls[calls.name.matching(SYNC)]
-    return waits[steps.of(waits.start) != NONE]
+class WaitMeter:
+    """Host waits inside steps, on any thread. Holds three numbers a step, and the paths of ranges that occur."""
 
+    def __init__(self, steps: Steps, collector: Collector) -> None:
+        self.steps, self.collector, self.paths = steps, collector, Paths()
+        self.waited, self.num_waits, self.num_launches = (np.zeros(len(steps), np.int64) for _ in range(3))
 
-def by_thread(waits: ApiCalls) -> Blame:
-    """Sync time by (thread, API)."""
-    threads, code = np.unique(waits.thread, return_inverse=True)
-    return blame([([str(t) for t in threads], code), (waits.name.values, waits.name.codes)], waits.end - waits.start)
+    def see(self, window: Window, step: IntArray) -> None:
+        """Take in the calls of a window; ``step`` int64 [calls] is the step of each, or NONE."""
+        calls, inside = window.calls, step != NONE
+        syncs = np.flatnonzero(calls.name.matching(SYNC) & inside)
+        self._by_name(calls[syncs], step[syncs])
+        self.num_launches += self._per_step(step[is_launch(calls.name) & inside])
+        self._by_thread(calls[syncs])
+        # paths are followed through every window, whether anything waits there or not
+        path = self.paths.codes(window.own, window.stays_open)
+        waits = calls[(calls.name.matching(SYNC) | calls.name.matching(BLOCKING_COPY)) & inside]
+        held = window.own.innermost(waits.thread, waits.start)
+        path = np.where(held == NONE, NONE, path[held]) if len(path) else held
+        keys = [(self.paths.values, path), (waits.name.values, waits.name.codes)]
+        for label, duration in blamed(keys, waits.end - waits.start):
+            self.collector.blame("sync.by_range", label, duration)
 
+    def finish(self) -> None:
+        """The figures that need all windows."""
+        every = np.arange(len(self.steps))
+        self.collector.add("sync.total_per_step", self.waited, every)
+        self.collector.add("sync.calls_per_step", self.num_waits, every)
+        self.collector.add("launch.calls_per_step", self.num_launches, every)
 
-def by_range(calls: ApiCalls, steps: Steps, own: ThreadRanges) -> Blame:
-    """Time of host waits by (range path, API): which code made the host wait."""
-    waits = calls[calls.name.matching(SYNC) | calls.name.matching(BLOCKING_COPY)]
-    waits = waits[steps.of(waits.start) != NONE]
-    paths, code = own.paths()
-    found = own.innermost(waits.thread, waits.start)
-    path = np.where(found == NONE, NONE, code[found]) if len(code) else found
-    return blame([(paths, path), (waits.name.values, waits.name.codes)], waits.end - waits.start)
+    def _by_name(self, waits: ApiCalls, step: IntArray) -> None:
+        duration = waits.end - waits.start
+        np.add.at(self.waited, step, duration)
+        self.num_waits += self._per_step(step)
+        for code in np.unique(waits.name.codes):
+            rows = waits.name.codes == code
+            self.collector.add(f"sync.{waits.name.values[code]}", duration[rows], step[rows])
 
+    def _by_thread(self, waits: ApiCalls) -> None:
+        threads, code = np.unique(waits.thread, return_inverse=True)
+        keys = [([str(t) for t in threads], code), (waits.name.values, waits.name.codes)]
+        for label, duration in blamed(keys, waits.end - waits.start):
+            self.collector.blame("sync.by_thread", label, duration)
 
-def by_cause(late: Launches, calls: ApiCalls, own: ThreadRanges) -> Blame:
-    """GPU time lost by what the launching thread was doing when the stream ran dry. ``late``: launches with lead < 0.
-
-    The label is one text: ``rebuild_compact · cudaStreamSynchronize`` is a host sync, ``fill · -`` CPU work,
-    ``- · -`` lies outside the steps.
-    """
-    held = own.innermost(late.thread, late.dry)
-    name = np.where(held == NONE, NONE, own.ranges.name.codes[held]) if len(own.ranges) else held
-    found = blame([(own.ranges.name.values, name), (calls.name.values, _call_at(late, calls))], -late.lead)
-    return Blame(tuple((" · ".join(label),) for label in found.labels), found.code, found.value)
-
-
-def _call_at(late: Launches, calls: ApiCalls) -> IntArray:
-    """Name code of the API call that held each launch's thread when its stream ran dry, or NONE."""
-    name = np.full(len(late), NONE, np.int64)
-    for thread in np.unique(late.thread):
-        rows = np.flatnonzero(calls.thread == thread)
-        mine = np.flatnonzero(late.thread == thread)
-        index = intervals(calls.start[rows], calls.end[rows])
-        held = index.holding(late.dry[mine])
-        inside = held != NONE
-        name[mine[inside]] = calls.name.codes[rows[index.source[held[inside]]]]
-    return name
+    def _per_step(self, step: IntArray) -> IntArray:
+        return np.bincount(step, minlength=len(self.steps))

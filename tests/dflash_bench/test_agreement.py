@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from handmade import Range, events
+from handmade import Range, events, whole
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_bench.metrics.agreement import arrivals, lateness_rows, meet
+from dflash_bench.metrics.agreement import ArrivalMeter, lateness_rows, meet
 from dflash_bench.metrics.events import Reading
-from dflash_bench.metrics.steps import find_steps, thread_ranges
 
 
 def rank_events(rank, capture, prepare, shift=0, allocs=(), leave_late=0):
@@ -29,10 +28,10 @@ def rank_events(rank, capture, prepare, shift=0, allocs=(), leave_late=0):
 
 
 def arrivals_of(made):
-    steps, _ = find_steps(made, Reading())
-    found = arrivals(made, steps, thread_ranges(made.ranges, steps.domain), Reading())
-    assert found is not None
-    return found
+    outline, window = whole(made, Reading())
+    meter = ArrivalMeter(made.process, outline, Reading())
+    meter.see(window)
+    return meter.arrivals()
 
 
 def met(*made):
@@ -126,8 +125,6 @@ def test_the_parts_of_lateness_add_up_to_it(prepares, shifts):
 
 def test_agreements_outside_steps_and_processes_without_rank_do_not_meet():
     outside = events([Range("decode_step", 0, 10), Range("dp_agreement", 20, 30)])
-    steps, _ = find_steps(outside, Reading())
-    assert arrivals(outside, steps, thread_ranges(outside.ranges, steps.domain), Reading()) is None
+    assert arrivals_of(outside) is None
     nobody = events([Range("decode_step", 0, 10), Range("dp_agreement", 2, 3)], rank=None)
-    steps, _ = find_steps(nobody, Reading())
-    assert arrivals(nobody, steps, thread_ranges(nobody.ranges, steps.domain), Reading()) is None
+    assert arrivals_of(nobody) is None

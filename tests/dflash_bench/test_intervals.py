@@ -41,7 +41,7 @@ def test_the_parent_of_an_interval_is_the_innermost_earlier_one_that_holds_its_s
     pairs = made(found)
     index = intervals(ints(a for a, _ in pairs), ints(b for _, b in pairs))
     ordered = sorted(pairs, key=lambda p: (p[0], -p[1]))
-    for k, parent in enumerate(index.parents()):
+    for k, parent in enumerate(index.parents):
         start = ordered[k][0]
         held = [j for j in range(k) if ordered[j][0] <= start < ordered[j][1]]
         expected = max((ordered[j][0], -ordered[j][1]) for j in held) if held else None
@@ -70,5 +70,5 @@ def test_a_hundred_thousand_overlapping_intervals_take_no_loop():
     n = 100_000
     start = np.arange(n, dtype=np.int64)
     index = intervals(start, start + 1 + (n - start) // 2)
-    assert len(index.parents()) == n
+    assert len(index.parents) == n
     assert index.holding(ints([n + n])).tolist() == [NONE]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from handmade import Range, events, ints
 
 from dflash_bench.errors import UsageError
 from dflash_bench.metrics.events import Reading
 from dflash_bench.metrics.rank import _steps_touched
-from dflash_bench.metrics.steps import find_steps, thread_ranges
+from dflash_bench.metrics.steps import Paths, find_steps, thread_ranges
 
 
 def steps_of(*ranges, step="decode_step"):
@@ -103,14 +104,23 @@ def test_the_innermost_range_is_of_the_same_thread_and_domain():
 
 def test_the_path_of_a_range_names_all_that_hold_it():
     own = ranges_of(Range("step", 0, 100), Range("prepare", 10, 50), Range("fill", 20, 30), Range("fill", 60, 70))
-    paths, code = own.paths()
-    by_start = {int(s): paths[c] for s, c in zip(own.ranges.start, code, strict=True)}
+    paths = Paths()
+    code = paths.codes(own, np.zeros(4, bool))
+    by_start = {int(s): paths.values[c] for s, c in zip(own.ranges.start, code, strict=True)}
     assert by_start == {
         0: "step", 10: "step > prepare", 20: "step > prepare > fill", 60: "step > fill",
     }  # fmt: skip
 
 
+def test_a_path_goes_on_in_the_next_window_although_its_outer_range_is_closed():
+    """`late` was begun inside `outer` and lasts longer: what begins inside it later still has `outer` in its path."""
+    paths = Paths()
+    paths.codes(ranges_of(Range("outer", 0, 50), Range("late", 10, 90)), np.array([False, True]))
+    code = paths.codes(ranges_of(Range("late", 10, 90), Range("fill", 60, 70)), np.zeros(2, bool))
+    assert [paths.values[c] for c in code] == ["outer > late", "outer > late > fill"]
+
+
 def test_without_ranges_nothing_is_innermost_and_there_are_no_paths():
     own = ranges_of()
     assert own.innermost(ints([1]), ints([5])).tolist() == [-1]
-    assert own.paths()[0] == []
+    assert Paths().codes(own, np.zeros(0, bool)).tolist() == []

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from handmade import PID, Call, Range, Work, events, ints
+from handmade import PID, Call, Range, Work, events, ints, whole
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_bench.metrics import waits
-from dflash_bench.metrics.blame import Blame, blame, merged
+from dflash_bench.metrics.blame import Blame, blamed, merged
+from dflash_bench.metrics.collect import Collector
 from dflash_bench.metrics.events import Reading
 from dflash_bench.metrics.launches import join
-from dflash_bench.metrics.steps import find_steps, thread_ranges
+from dflash_bench.metrics.shelf import Part, together
+from dflash_bench.metrics.stalls import StallMeter
 
 
 @pytest.mark.parametrize(
@@ -52,10 +54,18 @@ def test_which_copies_block(name, blocks):
 RANGES = (Range("decode_step", 0, 100), Range("fill", 10, 40), Range("decode_step", 200, 300))
 
 
-def setting(calls, work=(), ranges=RANGES):
-    made = events(ranges, calls, work)
-    steps, _ = find_steps(made, Reading())
-    return made, steps, thread_ranges(made.ranges, steps.domain)
+def rows(collector, table, rank):
+    causes = collector.causes.get(table, {})
+    return Blame({label: growing.parts() for label, growing in causes.items()}).rows(rank)
+
+
+def waited(calls):
+    outline, window = whole(events(RANGES, calls), Reading())
+    collector = Collector()
+    meter = waits.WaitMeter(outline.steps, collector)
+    meter.see(window, outline.steps.of(window.calls.start))
+    meter.finish()
+    return collector, {m.name: together(m.values).tolist() for m in collector.sampled()}
 
 
 def test_waits_are_those_inside_steps_on_any_thread():
@@ -65,10 +75,14 @@ def test_waits_are_those_inside_steps_on_any_thread():
         Call("cudaStreamSynchronize", 150, 160, id=3),
         Call("cudaLaunchKernel", 21, 22, id=4),
     ]
-    made, steps, _ = setting(calls)
-    found = waits.sync_calls(made.calls, steps)
-    assert found.start.tolist() == [20, 50]
-    assert waits.by_thread(found).rows(0) == [
+    collector, found = waited(calls)
+    assert found == {
+        "sync.cudaStreamSynchronize": [10, 10],
+        "sync.total_per_step": [20, 0],
+        "sync.calls_per_step": [2, 0],
+        "launch.calls_per_step": [1, 0],
+    }
+    assert rows(collector, "sync.by_thread", 0) == [
         (0, str(PID), "cudaStreamSynchronize", 1, 10, 10.0),
         (0, "9", "cudaStreamSynchronize", 1, 10, 10.0),
     ]
@@ -81,8 +95,7 @@ def test_the_code_that_waited_is_the_path_of_ranges_around_the_call():
         Call("cudaMemcpyAsync", 60, 65, id=3),
         Call("cudaEventSynchronize", 250, 251, id=4, tid=9),
     ]
-    made, steps, own = setting(calls)
-    assert waits.by_range(made.calls, steps, own).rows(3) == [
+    assert rows(waited(calls)[0], "sync.by_range", 3) == [
         (3, "decode_step > fill", "cudaStreamSynchronize", 1, 10, 10.0),
         (3, "decode_step", "cudaMemcpy", 1, 5, 5.0),
         (3, "-", "cudaEventSynchronize", 1, 1, 1.0),
@@ -99,14 +112,19 @@ def test_a_stall_is_blamed_on_what_the_thread_did_when_the_stream_ran_dry():
         Call("cudaLaunchKernel", 210, 211, id=4),
     ]
     work = [Work(2, 25, id=1), Work(36, 45, id=2), Work(61, 120, id=3), Work(211, 220, id=4)]
-    made, _, own = setting(calls, work)
+    made = events(RANGES, calls, work)
     launches, _, _ = join(made.calls, made.gpu)
-    late = launches[launches.has_lead & (launches.lead < 0)]
-    assert waits.by_cause(late, made.calls, own).rows(None) == [
+    collector = Collector()
+    StallMeter(collector).see(whole(made, Reading())[1], launches[launches.has_lead & (launches.lead < 0)])
+    assert rows(collector, "stall.by_cause", None) == [
         (None, "- · -", 1, 90, 90.0),
         (None, "decode_step · -", 1, 15, 15.0),
         (None, "fill · cudaStreamSynchronize", 1, 10, 10.0),
     ]
+
+
+def blame(keys, value):
+    return Blame({label: (Part.of(part),) for label, part in blamed(keys, value)})
 
 
 def test_rows_of_a_cause_count_sum_and_halve():

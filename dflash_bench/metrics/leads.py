@@ -1,0 +1,230 @@
+"""Launch leads of a process, window by window: how far ahead of the GPU the host was, and what it lost when behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from dflash_bench.metrics.collect import Collector
+from dflash_bench.metrics.gpu import GpuFile
+from dflash_bench.metrics.intervals import NONE
+from dflash_bench.metrics.launches import JoinCounts, Joiner, Launches, is_launch
+from dflash_bench.metrics.shelf import Growing, together
+from dflash_bench.metrics.stalls import TABLE, StallMeter
+from dflash_bench.metrics.steps import Steps
+from dflash_bench.metrics.windows import HostEvents, Window
+from dflash_bench.metrics.work import NO_WORK, Work, pieces, replays_of
+from dflash_bench.model import Finding, IntArray
+
+WITHHELD_BELOW = 0.50
+WARNED_BELOW = 0.95
+"""Coverage under which a lead, stall or share figure is withheld, or shown with a warning."""
+
+BACKPRESSURE_FACTOR = 10
+LEADS = (
+    "step.lead",
+    "launch.lead",
+    "launch.run_ahead_fraction",
+    "launch.backpressure",
+    "graph.lead",
+    "graph.lead@*",
+    "graph.run_ahead_fraction",
+    "stall.total_per_step",
+)
+"""What rests on launches joined to their work, and is withheld where too few are."""
+
+
+class LeadMeter:
+    """Launches and their leads. Holds seven numbers a step, and of every launch the length of its call (9 bytes)."""
+
+    def __init__(self, host: HostEvents, gpu: GpuFile, steps: Steps, collector: Collector, window_rows: int) -> None:
+        self.rank, self.steps, self.collector, self.gpu = host.process.rank, steps, collector, gpu
+        self.replays = replays_of(gpu.without_id())
+        self.work = gpu.by_id()
+        is_one_for_each = self.replays.num > 0 and self.replays.num == _num_waiting(host, gpu, window_rows)
+        self.joiner = Joiner(self._work_until, self.replays.work if is_one_for_each else NO_WORK)
+        self.stalls = StallMeter(collector)
+        self.launched_in = np.zeros(len(steps), bool)
+        self.lost = np.zeros(len(steps), np.int64)
+        self.first, self.first_graph = (_FirstOfStep(len(steps)) for _ in range(2))
+        self.num_seen = self.num_seen_with_work = self.num_graphs = self.num_graphs_with_work = self.num_leads = 0
+        self.length, self.is_ahead = Growing(collector.shelf), Growing(collector.shelf)
+
+    def _work_until(self, highest: int) -> Work:
+        return pieces(self.work.until(highest + 1))
+
+    def see(self, window: Window, step: IntArray) -> None:
+        """Take in the calls of a window; ``step`` int64 [calls] is the step of each, or NONE."""
+        calls = window.calls
+        launches, launched = self.joiner.feed(calls, window.coming)
+        # without steps, coverage is told all the same
+        seen = is_launch(calls.name) & (step != NONE if len(self.steps) else True)
+        if seen.any():
+            self.collector.add("coverage.launches_matched", launched[seen])
+        is_graph = seen & calls.name.containing("GraphLaunch")
+        self.num_seen += int(seen.sum())
+        self.num_seen_with_work += int(launched[seen].sum())
+        self.num_graphs += int(is_graph.sum())
+        self.num_graphs_with_work += int(launched[is_graph].sum())
+        if len(self.steps):
+            # by start, not stream by stream: as it would be had all windows been one
+            self._see_leads(window, launches[np.argsort(launches.start, kind="stable")], step)
+
+    def _see_leads(self, window: Window, launches: Launches, step_of_call: IntArray) -> None:
+        step = step_of_call[launches.call]
+        launches, step = launches[step != NONE], step[step != NONE]
+        self.launched_in[step] = True
+        self.first.see(launches, step)
+        self.first_graph.see(launches[launches.is_graph], step[launches.is_graph])
+        launches, step = launches[launches.has_lead], step[launches.has_lead]
+        lead, graph = launches.lead, launches.is_graph
+        self.num_leads += len(lead)
+        if len(lead):
+            self.collector.add("launch.lead", lead, step)
+            self.collector.add("launch.run_ahead_fraction", lead > 0, step)
+            self.length.add(launches.end - launches.start)
+            self.is_ahead.add(lead > 0)
+        if graph.any():
+            self._see_graphs(window, launches[graph], step[graph])
+        np.add.at(self.lost, step, np.maximum(-lead, 0))
+        self.stalls.see(window, launches[lead < 0])
+
+    def _see_graphs(self, window: Window, graphs: Launches, step: IntArray) -> None:
+        self.collector.add("graph.lead", graphs.lead, step)
+        self.collector.add("graph.run_ahead_fraction", graphs.lead > 0, step)
+        names = window.own.ranges.name
+        held = window.own.innermost(graphs.thread, graphs.start)
+        code = np.where(held == NONE, NONE, names.codes[held]) if len(names.codes) else held
+        for own in np.unique(code[code != NONE]):
+            rows = code == own
+            self.collector.add(f"graph.lead@{names.values[own]}", graphs.lead[rows], step[rows])
+
+    def finish(self, again: Callable[[], Iterator[Window]]) -> tuple[float | None, list[Finding]]:
+        """The figures that need all windows, and what to know about them.
+
+        Returns the coverage of the lead and stall figures, None where there are none. ``again``: see `StallMeter`.
+        """
+        for rest in self.work.rest():
+            self.joiner.add_unlaunched(pieces(rest))
+        counts = self.joiner.counts(self.replays.num_rows, self.replays.num_pieces, self.replays.num)
+        self._add_join_coverage(counts)
+        findings = list(_join_findings(self.rank, counts))
+        coverage = counts.num_matched / max(1, counts.num_work)
+        if self.num_seen:
+            coverage = min(coverage, self.num_seen_with_work / self.num_seen)
+        withheld = self._why_withheld(counts, coverage)
+        if withheld is not None or not self.num_leads:
+            self.collector.drop(LEADS, TABLE)
+        if withheld is not None:
+            return None, [*findings, withheld]
+        if not len(self.steps):
+            return None, findings
+        findings += self._doubts(counts, coverage)
+        if self.num_leads:
+            self._add_per_step()
+            self.stalls.finish(again)
+        return coverage, findings
+
+    def _add_join_coverage(self, counts: JoinCounts) -> None:
+        without = counts.num_work - counts.num_matched
+        add = self.collector.add_value
+        add("gpu_work_without_launch", without, counts.num_work)
+        add("coverage.gpu_work_uncorrelated", counts.num_uncorrelated, counts.num_work)
+        add("coverage.impossible_pairs", counts.num_impossible, counts.num_matched)
+        for value, count in ((1.0, counts.num_matched), (0.0, without)):
+            for at in range(0, count, _CHUNK):
+                self.collector.add("coverage.gpu_work_matched", np.full(min(_CHUNK, count - at), value))
+
+    def _why_withheld(self, counts: JoinCounts, coverage: float) -> Finding | None:
+        if self.num_graphs and not self.num_graphs_with_work:
+            text = f"{self.num_graphs:,} graph launches join no GPU work: the rest gives no lead or stall figure"
+            text += _about_replays(counts)
+            return Finding("graph_launches_without_work", self.rank, self.num_graphs, text)
+        if not len(self.steps) or coverage >= WITHHELD_BELOW:
+            return None
+        text = f"only {coverage:.0%} of launches and GPU work could be joined: lead and stall figures are withheld"
+        return Finding("coverage_withheld", self.rank, self._num_unjoined(counts), text + self._unjoined(counts))
+
+    def _doubts(self, counts: JoinCounts, coverage: float) -> Iterator[Finding]:
+        if coverage < WARNED_BELOW:
+            text = f"{coverage:.0%} of launches and GPU work could be joined: lead and stall figures rest on these"
+            yield Finding("coverage_low", self.rank, self._num_unjoined(counts), text + self._unjoined(counts))
+        if not self.launched_in.all():
+            idle, num = int((~self.launched_in).sum()), len(self.steps)
+            text = f"{idle:,} of {num:,} steps launched nothing; no lead or stall figure is computed from them"
+            yield Finding("steps_without_launches", self.rank, idle, text)
+
+    def _num_unjoined(self, counts: JoinCounts) -> int:
+        """Launches in steps without work, and work without a launch."""
+        return self.num_seen - self.num_seen_with_work + counts.num_work - counts.num_matched
+
+    def _unjoined(self, counts: JoinCounts) -> str:
+        launches, work = self.num_seen - self.num_seen_with_work, counts.num_work - counts.num_matched
+        return f" ({launches:,} launches without work, {work:,} pieces of work without launch)" + _about_replays(counts)
+
+    def _add_per_step(self) -> None:
+        first = self.first_graph if self.first_graph.is_seen.any() else self.first
+        self.collector.add("step.lead", first.lead[first.has_lead], np.flatnonzero(first.has_lead))
+        self.collector.add("stall.total_per_step", self.lost[self.launched_in], np.flatnonzero(self.launched_in))
+        length, is_ahead = together(self.length.parts()), together(self.is_ahead.parts())
+        # far longer than usual although work was queued ahead: the queue was full, not the host slow
+        blocked = (length > BACKPRESSURE_FACTOR * np.median(length)) & is_ahead
+        self.collector.add_value("launch.backpressure", int(blocked.sum()), self.num_leads)
+
+
+_CHUNK = 1 << 15
+
+
+def _about_replays(counts: JoinCounts) -> str:
+    """Why replays without a correlation id could not be joined in order of launch, if there are any."""
+    if not counts.num_uncorrelated or counts.num_by_order:
+        return ""
+    if not counts.num_replays:
+        return f"; {counts.num_uncorrelated:,} GPU rows without correlation id make up no whole graph replays"
+    return (
+        f"; {counts.num_replays:,} graph replays without correlation id face {counts.num_waiting:,} graph launches"
+        " without work, and which belongs to which cannot be told"
+    )
+
+
+class _FirstOfStep:
+    """The first launch of each step, and its lead."""
+
+    def __init__(self, num_steps: int) -> None:
+        self.is_seen, self.has_lead = np.zeros(num_steps, bool), np.zeros(num_steps, bool)
+        self.lead = np.zeros(num_steps, np.int64)
+
+    def see(self, launches: Launches, step: IntArray) -> None:
+        """Take in launches in order of start."""
+        steps, first = np.unique(step, return_index=True)
+        fresh = ~self.is_seen[steps]
+        steps, first = steps[fresh], first[fresh]
+        self.is_seen[steps] = True
+        self.has_lead[steps] = launches.has_lead[first]
+        self.lead[steps] = launches.lead[first]
+
+
+def _num_waiting(host: HostEvents, gpu: GpuFile, window_rows: int) -> int:
+    """How many graph launches join no work by their id."""
+    work = gpu.by_id()
+    joiner = Joiner(lambda highest: pieces(work.until(highest + 1)))
+    for calls, coming in host.calls_alone(window_rows):
+        joiner.feed(calls, coming)
+    return joiner.num_waiting
+
+
+def _join_findings(rank: int | None, counts: JoinCounts) -> Iterator[Finding]:
+    without = counts.num_work - counts.num_matched
+    if without:
+        text = f"{without:,} of {counts.num_work:,} pieces of GPU work have no launch call in the capture"
+        yield Finding("gpu_work_without_launch", rank, without, text)
+    if counts.num_by_order:
+        text = f"{counts.num_by_order:,} graph replays carry no correlation id and were joined in order of launch"
+        yield Finding("joined_by_order", rank, counts.num_by_order, text)
+    if counts.num_duplicate_calls:
+        text = f"{counts.num_duplicate_calls:,} API calls repeat a correlation id; the first of each counts"
+        yield Finding("duplicate_api_calls", rank, counts.num_duplicate_calls, text)
+    if counts.num_impossible:
+        text = f"{counts.num_impossible:,} pieces of GPU work start before their launch call"
+        yield Finding("impossible_pairs", rank, counts.num_impossible, text)

@@ -1,0 +1,212 @@
+"""The host events of a process, window by window of time, and what must be known of them beforehand.
+
+Two passes: `HostEvents.outline` goes once through the ranges and keeps those that play a part, steps above all;
+`HostEvents.windows` goes through ranges and API calls together. A window holds what begins in it, and the ranges and
+calls that began before and are still open, so that every question about an instant of it has its whole answer there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dflash_bench.metrics.ahead import Ahead, cuts, spans
+from dflash_bench.metrics.events import (
+    CALL_COLUMNS,
+    OPEN,
+    RANGE_COLUMNS,
+    ApiCalls,
+    Names,
+    Ranges,
+    Reading,
+    Vocabulary,
+    calls_in_order,
+    ints,
+    ranges_in_order,
+)
+from dflash_bench.metrics.names import short_names
+from dflash_bench.metrics.steps import Steps, ThreadRanges, steps_among, thread_ranges
+from dflash_bench.model import BoolArray, Finding, IntArray, ProcessInfo
+from dflash_bench.profile import EventFile, Events, Profile, Span
+
+WINDOW_ROWS = 1 << 17
+"""Ranges and calls of a window: about 60 bytes each, and some times that while figures are made of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What must be known of a process before its events are gone through.
+
+    ``counts`` int64 [domains, names] of closed ranges, ``num_open`` the others. ``roles``: the ranges that the reading
+    names, in order.
+    """
+
+    names: tuple[str, ...]
+    domains: tuple[str, ...]
+    counts: IntArray
+    num_open: int
+    roles: Ranges
+    steps: Steps
+    findings: tuple[Finding, ...]
+
+    def own(self, name: str) -> Ranges:
+        """The ranges of the step range's domain that have this name, one that the reading gives a part."""
+        return self.roles[self.roles.name.among({name}) & self.roles.domain.among({self.steps.domain})]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What begins in [begin, stop), ``None`` for no bound.
+
+    ``ranges``: all that begin inside. ``own``: those of the step range's domain, after the ones still open from before;
+    ``stays_open`` bool [own] tells which last beyond the window. ``open_calls`` began before and last into it.
+    ``coming``: where the correlation ids of calls after the window lie.
+    """
+
+    begin: int | None
+    stop: int | None
+    ranges: Ranges
+    own: ThreadRanges
+    stays_open: BoolArray
+    calls: ApiCalls
+    open_calls: ApiCalls
+    coming: tuple[Span, ...]
+
+    def holds(self, t: IntArray) -> BoolArray:
+        """bool [n]: which instants lie in the window."""
+        found = np.ones(len(t), bool)
+        if self.begin is not None:
+            found &= t >= self.begin
+        if self.stop is not None:
+            found &= t < self.stop
+        return found
+
+    def clipped(self, t: IntArray) -> IntArray:
+        """The instants, those outside moved to the window's nearer end."""
+        t = t if self.begin is None else np.maximum(t, self.begin)
+        return t if self.stop is None else np.minimum(t, self.stop)
+
+
+class HostEvents:
+    """The ranges and API calls of one process of a profile."""
+
+    def __init__(self, profile: Profile, process: ProcessInfo, reading: Reading) -> None:
+        self.process, self.reading = process, reading
+        self.ranges: EventFile | None = profile.event_file(Events.RANGES, process)
+        self.calls: EventFile | None = profile.event_file(Events.API_CALLS, process)
+        self._names, self._domains, self._apis = Vocabulary(), Vocabulary(), Vocabulary()
+        self._place, self._short = self._shortened()
+
+    @property
+    def num_calls(self) -> int:
+        return 0 if self.calls is None else int(self.calls.metadata.num_rows)
+
+    def _shortened(self) -> tuple[IntArray | None, tuple[str, ...]]:
+        if not self.reading.rules or self.ranges is None:
+            return None, ()
+        for group in range(self.ranges.num_groups):
+            self._names.codes(self.ranges.read(group, ["name"]).column("name"))
+        found = short_names(self._names.values, self.reading.rules)
+        return np.asarray(found.place, np.int64), found.values
+
+    @property
+    def _range_names(self) -> tuple[str, ...]:
+        return self._names.values if self._place is None else self._short
+
+    def _ranges_of(self, table: pa.Table) -> Ranges:
+        codes = self._names.codes(table.column("name"))
+        codes = codes if self._place is None else self._place[codes]
+        domain = self._domains.codes(table.column("domain"))
+        return Ranges(
+            ints(table.column("thread")),
+            Names(domain, self._domains.values),
+            Names(codes, self._range_names),
+            ints(table.column("start_ns")),
+            ints(table.column("end_ns")),
+        )
+
+    def _closed(self, table: pa.Table) -> Ranges:
+        found = self._ranges_of(table)
+        closed = found.end != OPEN
+        return ranges_in_order(found if closed.all() else found[closed])
+
+    def _calls_of(self, table: pa.Table) -> ApiCalls:
+        codes = self._apis.codes(table.column("name"))
+        columns = {name: ints(table.column(name)) for name in CALL_COLUMNS if name != "name"}
+        return calls_in_order(
+            ApiCalls(
+                columns["thread"],
+                columns["correlation_id"],
+                Names(codes, self._apis.values),
+                columns["start_ns"],
+                columns["end_ns"],
+            )
+        )
+
+    def outline(self) -> Outline:
+        """Go through the ranges once. Raises UsageError when the reading's step pattern does not compile."""
+        reading, pattern = self.reading, self.reading.step_pattern()
+        parts_named = {reading.agreement, reading.prepare, reading.alloc}
+        plays, counts = np.zeros(0, bool), np.zeros((0, 0), np.int64)
+        parts, num_open = [], 0
+        for group in range(self.ranges.num_groups if self.ranges is not None else 0):
+            assert self.ranges is not None
+            every = self._ranges_of(self.ranges.read(group, RANGE_COLUMNS))
+            closed = every.end != OPEN
+            found = every if closed.all() else every[closed]
+            num_open += len(every) - len(found)
+            fresh = found.name.values[len(plays) :]
+            plays = np.append(plays, [n in parts_named or pattern.fullmatch(n) is not None for n in fresh]).astype(bool)
+            counts = _grown(counts, len(found.domain.values), len(found.name.values))
+            place = found.domain.codes * counts.shape[1] + found.name.codes
+            counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
+            parts.append(found[plays[found.name.codes]])
+        roles = Ranges.joined(parts)
+        steps, findings = steps_among(roles, self.process.rank, reading)
+        return Outline(self._range_names, self._domains.values, counts, num_open, roles, steps, findings)
+
+    def windows(self, domain: str, num_rows: int) -> Iterator[Window]:
+        """All ranges and calls, ``num_rows`` or so a window. ``domain``: that of the step range."""
+        ranges, calls = self._ranges_ahead(), self._calls_ahead()
+        begin: int | None = None
+        open_ranges, open_calls = Ranges.joined([]), ApiCalls.joined([])
+        for stop in (*cuts([self.ranges, self.calls], num_rows), None):
+            new, called = ranges.until(stop), calls.until(stop)
+            is_own = new.domain.among({domain})
+            own = Ranges.joined([open_ranges, new if is_own.all() else new[is_own]])
+            stays_open = np.zeros(len(own), bool) if stop is None else own.end > stop
+            coming = self._ids_of(calls)
+            yield Window(begin, stop, new, thread_ranges(own, domain), stays_open, called, open_calls, coming)
+            if stop is not None:
+                recent = ApiCalls.joined([open_calls, called])
+                open_ranges, open_calls = own[stays_open], recent[recent.end > stop]
+            begin = stop
+
+    def calls_alone(self, num_rows: int) -> Iterator[tuple[ApiCalls, tuple[Span, ...]]]:
+        """The calls of each window, and where the correlation ids of later ones lie."""
+        calls = self._calls_ahead()
+        for stop in (*cuts([self.calls], num_rows), None):
+            called = calls.until(stop)
+            yield called, self._ids_of(calls)
+
+    def _ranges_ahead(self) -> Ahead[Ranges]:
+        starts = spans(self.ranges, "start_ns")
+        return Ahead(self.ranges, RANGE_COLUMNS, self._closed, lambda rows: rows.start, Ranges.joined, starts)
+
+    def _calls_ahead(self) -> Ahead[ApiCalls]:
+        starts = spans(self.calls, "start_ns")
+        return Ahead(self.calls, CALL_COLUMNS, self._calls_of, lambda rows: rows.start, ApiCalls.joined, starts)
+
+    def _ids_of(self, calls: Ahead[ApiCalls]) -> tuple[Span, ...]:
+        if self.calls is None:
+            return ()
+        return tuple(self.calls.span(group, "correlation_id") for group in calls.open_groups())
+
+
+def _grown(counts: IntArray, rows: int, columns: int) -> IntArray:
+    grown = np.zeros((rows, columns), np.int64)
+    grown[: counts.shape[0], : counts.shape[1]] = counts
+    return grown

@@ -1,0 +1,187 @@
+"""Profiles larger than memory: whatever windows and row groups they are read in, every figure is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dflash_bench.errors import DataError
+from dflash_bench.metrics.ahead import Ahead, cuts, within
+from dflash_bench.metrics.effort import Effort
+from dflash_bench.metrics.measure import measure
+from dflash_bench.model import CaptureInfo, ProcessInfo, RankSource, Recorder, RunInfo
+from dflash_bench.profile import SCHEMAS, Events, Profile, open_profile, part_path, write_run
+
+RANGE_NAMES = ("decode_step", "prepare_for_decode", "dp_agreement", "kv_alloc", "fill", "draft")
+API_NAMES = ("cudaLaunchKernel", "cudaGraphLaunch", "cudaStreamSynchronize", "cudaMemcpy", "cudaMalloc")
+
+
+def rows_of_rank(rng: np.random.Generator, n: int) -> dict[Events, list[dict[str, object]]]:
+    """Events without any sense: ranges that overlap, ids used twice, work on two streams, with ids and without."""
+    at = np.sort(rng.integers(0, 40 * n, n))
+    steps = [(int(t), int(t + rng.integers(1, 80))) for t in range(0, 40 * n, 90)]
+    ranges = [("decode_step", a, b, 1, "dflash") for a, b in steps]
+    for t in at:
+        name, domain = rng.choice(RANGE_NAMES[1:]), rng.choice(["dflash", "dflash", "dflash", "tool"])
+        end = None if rng.random() < 0.05 else int(t + rng.integers(0, 200))
+        ranges.append((str(name), int(t), end, int(rng.integers(1, 3)), str(domain)))
+    calls = [
+        (
+            int(rng.integers(1, 3)),
+            int(rng.integers(1, n)),
+            str(rng.choice(API_NAMES)),
+            int(t),
+            int(t + rng.integers(1, 60)),
+        )
+        for t in np.sort(rng.integers(0, 40 * n, n))
+    ]
+    work = []
+    for t in rng.integers(0, 40 * n, n):
+        kind = str(rng.choice(["kernel", "graph", "memcpy"]))
+        node = int((rng.integers(1, 3) << 32) + rng.integers(1, 3)) if rng.random() < 0.3 and kind == "kernel" else None
+        number = 0 if rng.random() < 0.3 else int(rng.integers(1, n))
+        work.append((0, int(rng.integers(1, 3)), number, kind, int(t), int(t + rng.integers(1, 90)), node))
+    return {
+        Events.RANGES: [
+            {"thread": th, "domain": d, "name": x, "kind": "push_pop", "start_ns": a, "end_ns": b}
+            for x, a, b, th, d in ranges
+        ],
+        Events.API_CALLS: [
+            {"thread": th, "correlation_id": i, "name": x, "start_ns": a, "end_ns": b} for th, i, x, a, b in calls
+        ],
+        Events.GPU_WORK: [
+            {"device": d, "stream": s, "correlation_id": i, "kind": k, "name": k, "start_ns": a, "end_ns": b,
+             "graph_node_id": node}
+            for d, s, i, k, a, b, node in work
+        ],
+    }  # fmt: skip
+
+
+def profile_of(folder: Path, ranks: list[dict[Events, list[dict[str, object]]]], group_rows: int | None) -> Profile:
+    """A profile of these rows, ``group_rows`` a row group, in any order if they are several."""
+    processes = tuple(
+        ProcessInfo(7 + r, 7 + r, 0, r, RankSource.MARK, len(ranks), "made", *(len(rows[t]) for t in list(Events)[:3]))
+        for r, rows in enumerate(ranks)
+    )
+    capture = CaptureInfo("made", 1, Recorder.NSYS, None, None, None, None, None)
+    info = RunInfo("made", "made", None, None, (), len(ranks), "", "", (capture,), processes, ())
+    for process, rows in zip(processes, ranks, strict=True):
+        for table, own in rows.items():
+            path = folder / part_path(table, process.rank, process)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.Table.from_pylist(own, SCHEMAS[table]), path, row_group_size=group_rows)
+    write_run(folder, info)
+    return open_profile(folder)
+
+
+def figures(profile: Profile, effort: Effort | None = None):
+    """Everything that was measured, to be compared exactly, samples in their order."""
+    run = measure(profile, None, effort)
+    metrics = [
+        (m.name, m.rank, m.n, m.coverage, *(None if a is None else a.tolist() for a in (m.values, m.block, m.group)))
+        for m in run.metrics
+    ]
+    return metrics, run.tables, run.findings
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 40), st.integers(5, 60), st.integers(1, 40), st.booleans())
+def test_windows_and_row_groups_of_any_size_give_the_same_figures(seed, n, window_rows, group_rows, is_shuffled):
+    rng = np.random.default_rng(seed)
+    ranks = [rows_of_rank(rng, n) for _ in range(2)]
+    with TemporaryDirectory() as folder:
+        whole = figures(profile_of(Path(folder, "whole"), ranks, None))
+        if is_shuffled:
+            # rows of equal times would change places: those that stay apart may come in any order
+            for rows in ranks:
+                rng.shuffle(rows[Events.GPU_WORK])
+            whole = figures(profile_of(Path(folder, "shuffled"), ranks, None))
+        parts = profile_of(Path(folder, "parts"), ranks, group_rows)
+        assert figures(parts, Effort(1, window_rows, large_rows=1 << 40)) == whole
+        assert figures(parts, Effort(1, window_rows, large_rows=0)) == whole, "samples in a file"
+
+
+def test_ranks_measured_side_by_side_give_the_same_figures(tmp_path):
+    ranks = [rows_of_rank(np.random.default_rng(seed), 400) for seed in range(3)]
+    profile = profile_of(tmp_path, ranks, 100)
+    assert figures(profile, Effort(2, 300, large_rows=0)) == figures(profile)
+
+
+def test_a_damaged_file_is_refused_in_one_sentence_wherever_it_is_read(tmp_path):
+    ranks = [rows_of_rank(np.random.default_rng(seed), 50) for seed in range(2)]
+    profile = profile_of(tmp_path, ranks, 20)
+    path = tmp_path / part_path(Events.API_CALLS, 1, profile.info.processes[1])
+    content = bytearray(path.read_bytes())
+    content[100:400] = bytes(300)
+    path.write_bytes(content)
+    for effort in (Effort(1), Effort(2, large_rows=0)):
+        with pytest.raises(DataError, match=r"cannot be read as Parquet"):
+            measure(profile, None, effort)
+
+
+# ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Numbers:
+    """A file whose row groups are lists of numbers, and which remembers what was read of it."""
+
+    def __init__(self, groups):
+        self.groups, self.was_read = groups, []
+
+    def ahead(self):
+        spans = [(min(g), max(g)) if g else None for g in self.groups]
+        return Ahead(
+            self, ("x",), np.sort, lambda rows: rows, lambda parts: np.sort(np.concatenate([[], *parts])), spans
+        )
+
+    def read(self, group, columns):
+        self.was_read.append(group)
+        return np.array(self.groups[group])
+
+
+def test_no_group_is_read_before_its_least_key_is_asked_for():
+    file = Numbers([[1, 5, 3], [20, 25], [4, 12], []])
+    ahead = file.ahead()
+    assert (ahead.until(4).tolist(), file.was_read) == ([1, 3], [0])
+    assert (ahead.until(13).tolist(), file.was_read) == ([4, 5, 12], [0, 2])
+    assert ahead.open_groups() == [1]
+    assert (ahead.until(None).tolist(), file.was_read) == ([20, 25], [0, 2, 1])
+    assert ahead.until(None).tolist() == []
+
+
+@given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=6), st.lists(st.integers(0, 60), max_size=5))
+def test_every_key_is_handed_out_once_and_in_order(groups, stops):
+    for rest in ("until", "rest"):
+        ahead = Numbers(groups).ahead()
+        parts = [ahead.until(stop).tolist() for stop in sorted(stops)]
+        parts += [ahead.until(None).tolist()] if rest == "until" else [part.tolist() for part in ahead.rest()]
+        assert [key for part in parts for key in part] == sorted(key for group in groups for key in group)
+
+
+def test_cuts_part_rows_evenly_and_a_small_table_not_at_all(tmp_path):
+    rows = {table: [] for table in Events}
+    rows[Events.API_CALLS] = [
+        {"thread": 1, "correlation_id": k, "name": "cudaLaunchKernel", "start_ns": 10 * k, "end_ns": 10 * k + 5}
+        for k in range(1000)
+    ]
+    profile = profile_of(tmp_path, [rows], 100)
+    file = profile.event_file(Events.API_CALLS, profile.info.processes[0])
+    assert cuts([file, None], 1000) == []
+    starts = np.arange(0, 10_000, 10)
+    counts = np.diff(np.searchsorted(starts, [-1, *cuts([file], 300), 20_000]))
+    assert len(counts) == 4
+    assert counts.sum() == 1000
+    assert counts.max() < 300
+
+
+def test_what_lies_within_spans():
+    found = within(np.array([1, 5, 6, 20, 30]), [(5, 6), (30, 40)])
+    assert found.tolist() == [False, True, True, False, True]
+    assert within(np.array([1]), []).tolist() == [False]
