@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from dflash_bench.report.sheets import Report, Sheet
 from dflash_bench.report.units import plain
+
+MIN_WORDS = 24
+"""Columns that a column of words may be folded into; in fewer, a name or a sentence becomes a tower of syllables."""
+
+GAP = 2
 
 
 def show(report: Report, console: Console) -> None:
@@ -26,7 +36,35 @@ def show(report: Report, console: Console) -> None:
 
 
 def rendered(sheet: Sheet) -> RenderableType:
-    """A sheet as a Rich table. Texts come from profiled programs and are never read as markup."""
+    """A sheet for the terminal. Texts come from profiled programs and are never read as markup."""
+    return _Shown(sheet)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A table where its figures fit into the terminal, otherwise one paragraph a row: no figure is ever cut."""
+
+    sheet: Sheet
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if _needed_width(self.sheet) <= options.max_width:
+            yield _table(self.sheet)
+        else:
+            yield Text(self.sheet.title, style="bold")
+            yield from _paragraphs(self.sheet, options.max_width)
+        if self.sheet.note:
+            yield Text(self.sheet.note, style="dim")
+
+
+def _needed_width(sheet: Sheet) -> int:
+    """Of a table that shows every figure whole and folds words no further than `MIN_WORDS`."""
+    cells = zip(*(sheet.columns, *sheet.rows), strict=True)
+    widths = [max(cell_len(plain(cell)) for cell in column) for column in cells]
+    kept = (min(w, MIN_WORDS) if c in sheet.left else w for c, w in zip(sheet.columns, widths, strict=True))
+    return sum(kept) + GAP * (len(widths) - 1)
+
+
+def _table(sheet: Sheet) -> RichTable:
     table = RichTable(
         title=Text(sheet.title, style="bold"), title_justify="left", box=None, pad_edge=False, header_style="dim"
     )
@@ -35,4 +73,30 @@ def rendered(sheet: Sheet) -> RenderableType:
         table.add_column(Text(column), justify="left" if is_word else "right", no_wrap=not is_word, overflow="fold")
     for row in sheet.rows:
         table.add_row(*(Text(plain(cell)) for cell in row))
-    return Group(table, Text(sheet.note, style="dim")) if sheet.note else table
+    return table
+
+
+def _paragraphs(sheet: Sheet, width: int) -> Iterator[RenderableType]:
+    """The first cell of each row as a heading, unless it is that of the row before; the rest below it."""
+    last = ""
+    for first, *rest in sheet.rows:
+        if first not in ("", last):
+            last = first
+            heading = first if sheet.columns[0] in sheet.left else f"{sheet.columns[0]} {first}"
+            yield Text(plain(heading))
+        pairs = [(column, plain(cell)) for column, cell in zip(sheet.columns[1:], rest, strict=True) if cell]
+        for line in _filled(pairs, width - GAP):
+            yield Padding(line, (0, 0, 0, GAP), expand=False)
+
+
+def _filled(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[Text]:
+    """Headings and cells side by side, as many in a line as fit; only what is longer than a line is folded."""
+    line = Text()
+    for column, cell in pairs:
+        pair = Text.assemble((column, "dim"), " ", cell)
+        if line and line.cell_len + GAP + pair.cell_len > width:
+            yield line
+            line = Text()
+        line = Text(" " * GAP).join([line, pair]) if line else pair
+    if line:
+        yield line

@@ -15,7 +15,7 @@ from dflash_bench.model import Finding, RunInfo, RunMetrics, Table, Unit
 from dflash_bench.report.as_json import metrics_json
 from dflash_bench.report.console import show
 from dflash_bench.report.markdown import markdown
-from dflash_bench.report.sheets import MAX_CAUSES, MAX_RANGES_SHOWN, cut, run_report, warning_lines
+from dflash_bench.report.sheets import MAX_CAUSES, MAX_RANGES_SHOWN, Report, cut, run_report, warning_lines
 from dflash_bench.report.sheets import Sheet as SheetOf
 from dflash_bench.report.units import plain, text
 
@@ -72,6 +72,53 @@ def test_in_the_terminal_a_name_is_shown_as_it_is_and_never_obeyed():
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert "\\x1b[31m\\x07 \\u202eend" in shown
+
+
+WIDE = SheetOf(
+    "Verdicts",
+    ("metric", "rank", "shift", "95 % interval", "reason"),
+    (
+        (
+            "range.prepare_for_decode",
+            "0",
+            "−1,234,567.8",
+            "−2,345,678.9 … +3,456,789.0",
+            "two runs of one arm may differ",
+        ),
+        ("range.prepare_for_decode", "1", "+0.1", "–", "beyond the tolerance and beyond the drift of both sides"),
+        ("", "2", "+7.5", "+1.0 … +14.0", ""),
+    ),
+    ("metric", "reason"),
+)
+
+
+def shown_sheet(sheet, width):
+    return terminal(Report("t", (), (sheet,)), width)
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 100, 120, 160])
+def test_no_figure_is_cut_however_narrow_the_terminal(width):
+    """Every figure stands whole in one line, every word is there, and no line is wider than the terminal."""
+    lines = shown_sheet(WIDE, width).splitlines()
+    assert max(map(len, lines)) <= width
+    for row in WIDE.rows:
+        for figure in row[1:4]:
+            assert any(figure in line for line in lines), figure
+        for word in row[4].split():
+            assert any(word in line for line in lines), word
+    assert any("range.prepare_for_decode" in line for line in lines)
+
+
+def test_a_table_too_wide_for_the_terminal_becomes_a_paragraph_a_row():
+    assert [line.rstrip() for line in shown_sheet(WIDE, 80).splitlines()[2:]] == [
+        "Verdicts",
+        "range.prepare_for_decode",
+        "  rank 0  shift −1,234,567.8  95 % interval −2,345,678.9 … +3,456,789.0",
+        "  reason two runs of one arm may differ",
+        "  rank 1  shift +0.1  95 % interval –",
+        "  reason beyond the tolerance and beyond the drift of both sides",
+        "  rank 2  shift +7.5  95 % interval +1.0 … +14.0",
+    ]
 
 
 def test_in_markdown_a_name_is_one_cell():
