@@ -12,7 +12,7 @@ from dflash_prep.workload import Workload
 
 
 class FakeTime:
-    """A clock that moves by 1 us per look and by sleeping."""
+    """A clock that moves by sleeping and a little, 1 us, with every look: a host whose work takes next to no time."""
 
     def __init__(self) -> None:
         self.ns = 0
@@ -25,8 +25,8 @@ class FakeTime:
         self.ns += round(seconds * 1e9)
 
 
-def simulated_device() -> SimulatedDevice:
-    time = FakeTime()
+def simulated_device(time: FakeTime | None = None) -> SimulatedDevice:
+    time = time or FakeTime()
     return SimulatedDevice(SimulatedClock(time.now, time.sleep))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from dflash_prep.alloc_extend import RowSpans
@@ -15,8 +16,10 @@ from dflash_prep.reservation import check_row_width
 from dflash_prep.spec_alloc import assign_req_to_token, take_slots
 
 
-def to_device(values: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """A host list as a device tensor; on CUDA through pinned memory, so the host does not wait."""
+def to_device(
+    values: Sequence[int] | np.ndarray, device: torch.device, dtype: torch.dtype = torch.int64
+) -> torch.Tensor:
+    """A host list or array as a device tensor; on CUDA through pinned memory, so the host does not wait."""
     tensor = torch.tensor(values, dtype=dtype)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from dflash_prep.arms import Switches
@@ -15,7 +16,7 @@ from dflash_prep.decode_device import DecodeDevice
 from dflash_prep.decode_memory import retract_until_it_fits
 from dflash_prep.draft_input import DraftInput
 from dflash_prep.future_map import FutureMap
-from dflash_prep.lifetime import alloc_for_extend, begin_decode, row_slots, to_device
+from dflash_prep.lifetime import alloc_for_extend, begin_decode, to_device
 from dflash_prep.pools import KVPools
 from dflash_prep.ranges import Range, span
 from dflash_prep.request import ceil_to
@@ -107,24 +108,16 @@ class RunningBatch:
         return len(due)
 
     def _prefill(self, admitted: list[Sequence], fresh: DecodeBatch) -> None:
-        """Write the KV of what is known of each sequence, sample its first token, publish both."""
+        """Write the KV of what is known of the sequences, sample their first tokens, publish both: one batch."""
         parts = self.parts
         with parts.device.forward_stream(fresh.req_pool_indices, fresh.seq_lens):
-            for each in admitted:
-                start = each.req.kv.cache_protected_len
-                slots = row_slots(parts.pools, each.req, start, each.req.seq_len).to(torch.int64)
-                parts.model.prefill(slots, self._known_tokens(each)[start:])
-            view = TableView(parts.pools.rows.req_to_token, fresh.req_pool_indices, fresh.seq_lens)
+            unwritten = np.concatenate([_unwritten(each) for each in admitted], axis=1)
+            rows, columns, tokens = to_device(unwritten, parts.device.torch_device)
+            table = parts.pools.rows.req_to_token
+            parts.model.prefill(table[rows, columns].to(torch.int64), tokens)
+            view = TableView(table, fresh.req_pool_indices, fresh.seq_lens)
             parts.future_map.publish(fresh.req_pool_indices, fresh.seq_lens)
             parts.future_map.stash(fresh.req_pool_indices, parts.model.next_tokens(view))
-
-    def _known_tokens(self, each: Sequence) -> torch.Tensor:
-        """Prompt and, after a retraction, what was committed; int64 [seq_len] on the device."""
-        positions = torch.arange(each.shape.prompt_len, dtype=torch.int64, device=self.parts.device.torch_device)
-        prompt = prompt_token_of(each.key, positions)
-        if not each.req.num_generated:
-            return prompt
-        return torch.cat([prompt, to_device(each.tokens[: each.req.num_generated], self.parts.device.torch_device)])
 
     def _retract(self) -> int:
         """Send sequences back to wait until the next reservation fits; how many."""
@@ -137,3 +130,15 @@ class RunningBatch:
                     self.parts.arrivals.put_back(self.sequences[index])
                 self._keep([i for i in range(len(self)) if i not in set(gone)])
         return len(gone)
+
+
+def _unwritten(each: Sequence) -> np.ndarray:
+    """Where the KV of a sequence is missing, and what belongs there: int64 [3, n] of rows, columns and tokens.
+
+    Known are the prompt and, after a retraction, what was committed; what the cache lends is there already.
+    """
+    kv, prompt_len = each.req.kv, each.shape.prompt_len
+    tokens = np.array(each.tokens[: each.req.num_generated], dtype=np.int64)
+    tokens = np.concatenate([prompt_token_of(each.key, np.arange(prompt_len, dtype=np.int64)), tokens])
+    columns = np.arange(kv.cache_protected_len, len(tokens), dtype=np.int64)
+    return np.stack([np.full_like(columns, kv.req_pool_idx), columns, tokens[columns]])

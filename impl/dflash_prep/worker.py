@@ -206,8 +206,10 @@ class Worker:
         with span(Range.METADATA):
             if self.switches.glue_graph:
                 self._run_glue(padded)
-            else:
-                self._metadata(step.seq_lens_cpu, padded)
+                return
+            self._metadata(step.seq_lens_cpu, padded)
+            if step.seq_lens_cpu is None and not self.switches.static_bounds:
+                self.device.blocking_reads(1)
 
     def _run_glue(self, padded: int) -> None:
         key = GlueKey(padded, GlueMode.TARGET_VERIFY, GlueMode.TARGET_VERIFY)
