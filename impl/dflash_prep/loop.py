@@ -211,7 +211,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--progress", type=Path, help="file that grows by one byte per finished step")
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo", help="of the DP agreement")
     parser.add_argument("--device", choices=["auto", "simulated", "cuda"], default="auto")
-    parser.add_argument("--model", type=ModelKind, choices=list(ModelKind), default=ModelKind.AUTO)
+    parser.add_argument(
+        "--model",
+        choices=[str(each) for each in ModelKind],
+        default=str(ModelKind.AUTO),
+        help="auto: Triton kernels on a GPU, torch elsewhere",
+    )
     parser.add_argument("--check", action="store_true", help="verify every allocation step; the host waits for it")
     parser.add_argument("--verify", action="store_true", help="compare all tokens with the oracle after the run")
     parser.add_argument("--plant", metavar="KIND@STEP", help="damage something on purpose, see faults.py")
@@ -237,7 +242,7 @@ def _options(arguments: argparse.Namespace) -> LoopOptions:
         verify=arguments.verify or arguments.plant is not None,
         fault=None if arguments.plant is None else Fault.parse(arguments.plant),
         delay=None if arguments.delay is None else Delay.parse(arguments.delay),
-        model=arguments.model,
+        model=ModelKind(arguments.model),
     )
 
 

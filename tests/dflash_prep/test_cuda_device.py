@@ -157,3 +157,36 @@ def test_an_engine_can_be_built_after_the_warm_up_and_all_its_graphs_are_gone(ma
     decode(engine, 6)
     engine.close()
     assert engine.first_mismatch()[0] is None
+
+
+@pytest.mark.parametrize("arm", ["legacy", "topup"])
+def test_the_models_kernels_are_all_compiled_when_the_warm_up_is_over(make, tmp_path, monkeypatch, arm) -> None:
+    """A block size that no other test here has, so that nothing is compiled before."""
+    import triton
+
+    text = SHAPE.replace("block = 8", f"block = {5 if arm == 'legacy' else 6}")
+    (tmp_path / "own.toml").write_text(text)
+    own = workloads.load(str(tmp_path / "own.toml"))
+    compiled: list[tuple[str, str]] = []
+
+    def note(*, fn, **_known) -> None:
+        compiled.append((fn.module, fn.name))
+
+    monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", note)
+    first = make(own, arm)
+    spec = RunSpec(parse_arm(arm), own, seed=0, rank=0, world=1, check=False, verify=True)
+    warm_up(spec, first.parts.device)
+    ours = "dflash_prep.checksum_triton"
+    assert {name for module, name in compiled if module == ours} == {
+        "_write_target_kernel",
+        "_target_kernel",
+        "_write_draft_kernel",
+        "_propose_kernel",
+        "_keep_kernel",
+    }
+    compiled.clear()
+    engine = build(spec, first.parts.device, AgreementGroup(1))
+    decode(engine, 60)
+    assert [name for module, name in compiled if module == ours] == []
+    engine.close()
+    assert engine.first_mismatch()[0] is None
