@@ -31,6 +31,12 @@ CODES: tuple[Code, ...] = (
     Code("driver_not_supported", "ingest", "the CUDA driver is newer than the nsys: GPU rows may be missing"),
     Code("nvtx_incomplete", "ingest", "nsys itself noted that NVTX ranges may be missing"),
     Code("cuda_not_started", "ingest", "nsys itself noted that CUDA profiling may not have started"),
+    Code("schema_unstated", "ingest", "the export does not say which nsys wrote it: columns are taken at their names"),
+    Code(
+        "schema_unknown", "ingest", "the export has a schema version that is not known: columns may mean other things"
+    ),
+    Code("view_left_out", "ingest", "a table of nsys is a view in this file: it is left out"),
+    Code("waits_without_calls", "ingest", "waits for the GPU without their API calls: no host wait is told from them"),
     Code("partial_export", "ingest", "tables or times were left out of the export on purpose"),
     Code("clipped_window", "ingest", "a slice of a longer capture: what began or ended outside is cut off"),
     # ingest: rows that are no events

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dflash_bench.ingest.rows import Skipped
+from dflash_bench.ingest.tables import NSYS_TABLES
 from dflash_bench.model import Finding
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.export import Export
+
+RUNTIME, WAITS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 
 _KNOWN = {
     "driver_not_supported": (
@@ -45,9 +49,13 @@ _SKIPPED = {
 }
 
 
+OLDEST_SCHEMA, NEWEST_SCHEMA = (2, 9), (3, 25)
+"""Schema versions whose tables and columns are known, from exports of nsys 2022.1 to 2026.2."""
+
+
 def findings_of(export: Export, skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
     """Everything the export or its reading gives to know. ``rank``: the file's rank, None if it holds several."""
-    found = [*skipped_rows(skipped, rank), *_diagnostics(export, rank)]
+    found = [*skipped_rows(skipped, rank), *_diagnostics(export, rank), *_schema(export, rank), *_unread(export, rank)]
     partial = [
         k for k in ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT") if export.about_export.get(k)
     ]
@@ -69,6 +77,28 @@ def skipped_rows(skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
     )
 
 
+def _schema(export: Export, rank: int | None) -> Iterator[Finding]:
+    if export.schema_version is None:
+        text = "nothing says which nsys wrote it: tables and columns are taken at their names"
+        yield Finding("schema_unstated", rank, 1, text)
+        return
+    version = tuple(int(part) for part in export.schema_version.split(".")[:2])
+    if not OLDEST_SCHEMA <= version <= NEWEST_SCHEMA:
+        known = " to ".join(".".join(map(str, schema)) for schema in (OLDEST_SCHEMA, NEWEST_SCHEMA))
+        text = f"schema {export.schema_version} is none of {known}, which are known: columns may mean something else"
+        yield Finding("schema_unknown", rank, 1, text)
+
+
+def _unread(export: Export, rank: int | None) -> Iterator[Finding]:
+    """What is in the export and is not read."""
+    if views := export.stored.left_out & NSYS_TABLES:
+        text = f"{len(views)} of nsys' tables are views here, which are programs; they were left out"
+        yield Finding("view_left_out", rank, len(views), text)
+    if WAITS in export.tables and RUNTIME not in export.tables and (waits := export.stored.num_rows(WAITS)):
+        text = f"{waits:,} waits for the GPU are captured without their API calls: no host wait is told from them"
+        yield Finding("waits_without_calls", rank, waits, text)
+
+
 def _diagnostics(export: Export, rank: int | None) -> list[Finding]:
     texts = [
         value.decode("utf-8", "replace")
@@ -78,7 +108,7 @@ def _diagnostics(export: Export, rank: int | None) -> list[Finding]:
     counts = Counter(
         code for text in texts for code, (pattern, _) in _KNOWN.items() if re.search(pattern, text, re.IGNORECASE)
     )
-    if "CUPTI_ACTIVITY_KIND_RUNTIME" in export.tables:
+    if RUNTIME in export.tables:
         # nsys says so of every child process without CUDA, too: with CUDA calls in the file it tells nothing
         del counts["cuda_not_started"]
     return [Finding(code, rank, counts[code], meaning) for code, (_, meaning) in _KNOWN.items() if counts[code]]

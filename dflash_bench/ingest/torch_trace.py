@@ -29,7 +29,7 @@ from dflash_bench.ingest.events import API_VERSION_SUFFIX
 from dflash_bench.ingest.export import fingerprint
 from dflash_bench.ingest.json_stream import JsonStream, JsonStreamError
 from dflash_bench.ingest.ranks import RankMark
-from dflash_bench.ingest.rows import Batch, Skipped
+from dflash_bench.ingest.rows import UNNAMED, Batch, Skipped
 from dflash_bench.ingest.source import Section
 from dflash_bench.ingest.tables import BATCH_ROWS
 from dflash_bench.model import Finding, RankSource, Recorder
@@ -236,7 +236,7 @@ def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
 
 def _range_row(event: dict[str, Any], process: int) -> tuple[Any, ...]:
     start, end = _times(event, "range")
-    name = _COUNTER_SUFFIX.sub("", _name(event))
+    name = _COUNTER_SUFFIX.sub("", _name(event)) or UNNAMED
     library = _LIBRARY_PREFIX.match(name)
     return _own(event, process), _thread(event), library[1] if library else "", name, "push_pop", start, end
 

@@ -110,6 +110,9 @@ class LeadMeter:
         counts = self.joiner.counts(self.replays.num_rows, self.replays.num_pieces, self.replays.num)
         self._add_join_coverage(counts)
         findings = list(_join_findings(self.rank, counts))
+        if lost := self.num_seen - self.num_seen_with_work:
+            text = f"{lost:,} of {self.num_seen:,} launch calls join no GPU work"
+            findings.append(Finding("launches_without_work", self.rank, lost, text))
         coverage = counts.num_matched / max(1, counts.num_work)
         if self.num_seen:
             coverage = min(coverage, self.num_seen_with_work / self.num_seen)
@@ -219,6 +222,9 @@ def _join_findings(rank: int | None, counts: JoinCounts) -> Iterator[Finding]:
     if without:
         text = f"{without:,} of {counts.num_work:,} pieces of GPU work have no launch call in the capture"
         yield Finding("gpu_work_without_launch", rank, without, text)
+    if counts.num_uncorrelated and not counts.num_by_order:
+        text = f"{counts.num_uncorrelated:,} GPU rows have correlation id 0 and join no launch{_about_replays(counts)}"
+        yield Finding("gpu_work_uncorrelated", rank, counts.num_uncorrelated, text)
     if counts.num_by_order:
         text = f"{counts.num_by_order:,} graph replays carry no correlation id and were joined in order of launch"
         yield Finding("joined_by_order", rank, counts.num_by_order, text)

@@ -92,6 +92,10 @@ def _measured_run(profile: Profile, reading: Reading, effort: Effort, folder: Pa
         alone += _cross_rank(meeting)
         tables.append(_lateness_table(arrivals, meeting))
         findings += [*about_meeting, *_absent(arrivals, info.ranks)]
+    elif len(own := {clock[p.capture] for p in info.processes if p.rank is not None}) > 1:
+        text = f"{len(own)} clocks and no agreement of two ranks to line them up by: no cross-rank figures"
+        findings.append(Finding("clocks_not_aligned", None, len(own), text))
+    findings += _untraced(info)
     tables.append(tracing_cost(profile))
     metrics = _with_pooled(sampled, alone, None if folder is None else Shelf(folder / "run"))
     findings += _partly_pooled(metrics, info.ranks)

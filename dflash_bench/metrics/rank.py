@@ -13,6 +13,7 @@ from dflash_bench.metrics.collect import Collector, Sampled
 from dflash_bench.metrics.events import Ranges, Reading, ints
 from dflash_bench.metrics.gpu import GpuFile
 from dflash_bench.metrics.intervals import NONE
+from dflash_bench.metrics.launches import is_launch
 from dflash_bench.metrics.leads import LEADS, LeadMeter
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.shelf import Shelf
@@ -80,8 +81,10 @@ def measure_process(
     waits = WaitMeter(steps, collector) if len(steps) and host.num_calls else None
     leads = LeadMeter(host, gpu, steps, collector, window_rows) if gpu.num_rows else None
     arrivals = ArrivalMeter(process, outline, reading) if len(steps) else None
+    num_launches = 0
     for window in host.windows(steps.domain, window_rows):
         range_meter.see(window.ranges)
+        num_launches += int(is_launch(window.calls.name).sum())
         step = steps.of(window.calls.start)
         if waits is not None:
             waits.see(window, step)
@@ -97,13 +100,17 @@ def measure_process(
     if waits is not None:
         waits.finish()
     elif len(steps):
-        findings.append(Finding("no_api_calls", rank, 0, "no CUDA API calls captured: host waits cannot be told"))
+        text = "no CUDA API calls captured: host waits cannot be told"
+        findings.append(Finding("no_api_calls", rank, len(steps), text))
+    if host.num_calls and not num_launches:
+        text = f"{host.num_calls:,} API calls captured and none of them a launch: an old nsys under a new driver?"
+        findings.append(Finding("no_launch_calls", rank, host.num_calls, text))
     if leads is not None:
         coverage, found = leads.finish(lambda: host.windows(steps.domain, window_rows))
         findings += found
     elif host.num_calls:
         text = "no device rows captured: nothing is known of what the GPU did, idle or busy"
-        findings.append(Finding("no_gpu_rows", rank, 0, text))
+        findings.append(Finding("no_gpu_rows", rank, num_launches, text))
     return Measured(
         metrics=tuple(_covered(collector.sampled(), coverage)),
         blames={

@@ -34,7 +34,9 @@ def write_folder(export: Path, kind: FolderKind, group_rows: int = 1 << 20) -> P
     with closing(sqlite3.connect(f"file:{export}?mode=ro", uri=True)) as database:
         # texts need not be UTF-8
         database.text_factory = bytes
-        names = [n.decode() for (n,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        names = [
+            n.decode() for (n,) in database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        ]
         for name in names:
             _write(folder / name.replace("/", "_"), _table(database, name, kind), kind, group_rows)
     return folder
