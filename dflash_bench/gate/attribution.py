@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dflash_bench.model import RunMetrics
 from dflash_bench.stats.judgement import Judgement, Verdict
+from dflash_bench.stats.levelled import levelled
 from dflash_bench.stats.rules import Rules
 from dflash_bench.stats.verdict import judge
 
@@ -34,25 +35,33 @@ class Culprit:
 
 
 def attribute(
-    base: Sequence[RunMetrics], candidate: Sequence[RunMetrics], rules: Rules, step: str, agreement: str
+    base: Sequence[RunMetrics],
+    candidate: Sequence[RunMetrics],
+    rules: Rules,
+    left_out: Iterable[str],
+    failed: Sequence[Judgement] = (),
 ) -> tuple[Culprit, ...]:
     """Ranges that regressed on single ranks, the largest shift first.
 
-    The step's own range and the agreement are left out: the one contains the cause, and in the other the ranks that
-    are not to blame wait for the one that is.
+    Those are: what the gate itself saw regress (``failed``), what regressed among all ranges and ranks, and what
+    regressed against the other ranks of the same runs, where the noise that all ranks share is gone. ``left_out`` names
+    ranges that contain a cause or follow from it: the step, and the agreement, in which the ranks that are not to blame
+    wait for the one that is.
     """
-    left_out = {PREFIX + step, PREFIX + agreement}
-    found = judge(
-        base, candidate, rules, lambda name, rank: name.startswith(PREFIX) and rank is not None and name not in left_out
-    )
-    by_range: dict[str, list[Judgement]] = {}
-    for each in found.of(Verdict.REGRESSED):
-        by_range.setdefault(each.metric, []).append(each)
+    names = {PREFIX + name for name in left_out}
+
+    def chosen(name: str) -> bool:
+        return name.startswith(PREFIX) and name not in names
+
+    alone = judge(base, candidate, rules, lambda name, rank: chosen(name) and rank is not None)
+    together = judge(*levelled(base, candidate, chosen), rules)
+    found: dict[str, dict[int, float]] = {}
+    for j in (*failed, *alone.each, *together.each):
+        if j.verdict is Verdict.REGRESSED and j.rank is not None and chosen(j.metric):
+            found.setdefault(j.metric, {}).setdefault(j.rank, j.shift)
     num_ranks = len({m.rank for run in candidate for m in run.metrics if m.rank is not None})
-    culprits = [_culprit(name, regressed, num_ranks) for name, regressed in by_range.items()]
+    culprits = [
+        Culprit(name.removeprefix(PREFIX), tuple(sorted(ranks)), num_ranks, max(ranks.values()))
+        for name, ranks in found.items()
+    ]
     return tuple(sorted(culprits, key=lambda c: (-c.added_ns, c.range)))
-
-
-def _culprit(name: str, regressed: Sequence[Judgement], num_ranks: int) -> Culprit:
-    ranks = tuple(sorted(j.rank for j in regressed if j.rank is not None))
-    return Culprit(name.removeprefix(PREFIX), ranks, num_ranks, max(j.shift for j in regressed))

@@ -118,10 +118,10 @@ def decide(sides: Sides, policy: Policy, rate: float, reading: Reading | None = 
     missing = _missing(sides, policy)
     outcome = _outcome(checks, missing, policy)
     culprits: tuple[Culprit, ...] = ()
-    if any(c.outcome is Outcome.FAIL for c in checks):
+    if failed := [c.judgement for c in checks if c.outcome is Outcome.FAIL]:
         reading = reading or Reading()
         rules = policy.rules(sides.history, rate)
-        culprits = attribute(sides.base, sides.candidate, rules, reading.step, reading.agreement)
+        culprits = attribute(sides.base, sides.candidate, rules, (reading.step, reading.agreement), failed)
     return Decision(outcome, sides, checks, judgements, missing, culprits, tuple(_findings(sides, found)))
 
 
