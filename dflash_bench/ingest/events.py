@@ -13,10 +13,13 @@ from dflash_bench.errors import DataError
 from dflash_bench.ingest.nvtx import nvtx_batches
 from dflash_bench.ingest.rows import (
     Batch,
+    Rows,
     Skipped,
     constant,
     int_column,
+    ints,
     labels,
+    named,
     nullable,
     process_of,
     rows_of,
@@ -25,7 +28,6 @@ from dflash_bench.ingest.rows import (
 )
 from dflash_bench.ingest.source import Section
 from dflash_bench.ingest.tables import ABSENT
-from dflash_bench.model import IntArray
 from dflash_bench.profile import Events
 
 if TYPE_CHECKING:
@@ -69,45 +71,56 @@ def stream(export: Export, skipped: Skipped, section: Section | None = None) -> 
 def _api_calls(export: Export, skipped: Skipped) -> Iterator[Batch]:
     table = "CUPTI_ACTIVITY_KIND_RUNTIME"
     columns = {"start": None, "end": None, "globalTid": None, "correlationId": None, "nameId": None, "eventClass": 0}
-    names = {key: API_VERSION_SUFFIX.sub("", text) for key, text in export.strings.items()}
     for batch in rows_of(export, table, columns, skipped):
         keep = usable(batch, skipped, "api_call")
-        is_call = np.isin(int_column(batch, "eventClass")[keep], (0, 1))
-        skipped.add("api_row_is_backtrace", int((~is_call).sum()))
-        keep = keep[is_call]
+        event_class = int_column(batch, "eventClass")
+        is_call = (event_class == 0) | (event_class == 1)
+        if not is_call.all():
+            is_usable = np.zeros(len(is_call), bool)
+            is_usable[keep] = True
+            skipped.add("api_row_is_backtrace", int((is_usable & ~is_call).sum()))
+            keep = np.flatnonzero(is_usable & is_call)
         ids = int_column(batch, "globalTid")[keep]
         yield Batch(
             Events.API_CALLS,
             process_of(ids),
             {
-                "thread": pa.array(thread_of(ids)),
-                "correlation_id": pa.array(int_column(batch, "correlationId")[keep]),
-                "name": labels(int_column(batch, "nameId")[keep], names, "api {}"),
-                "start_ns": pa.array(int_column(batch, "start")[keep]),
-                "end_ns": pa.array(int_column(batch, "end")[keep]),
+                "thread": ints(thread_of(ids)),
+                "correlation_id": ints(int_column(batch, "correlationId")[keep]),
+                "name": named(export, int_column(batch, "nameId")[keep], "api", skipped, _without_version),
+                "start_ns": ints(int_column(batch, "start")[keep]),
+                "end_ns": ints(int_column(batch, "end")[keep]),
             },
         )
+
+
+def _without_version(name: str) -> str:
+    return API_VERSION_SUFFIX.sub("", name)
 
 
 _WORK = {"start": None, "end": None, "deviceId": 0, "streamId": 0, "correlationId": 0, "globalPid": None}
 
 
-def _work(batch: pa.RecordBatch, keep: IntArray, kind: str, name: pa.Array, **extra: IntArray) -> Batch:
-    def nothing() -> IntArray:
-        return np.full(len(keep), ABSENT, np.int64)
-
+def _work(batch: pa.RecordBatch, keep: Rows, kind: str, name: pa.Array, **extra: str) -> Batch:
+    """A batch of GPU work. ``extra``: the column that holds what not all kinds of work have."""
+    ids = int_column(batch, "globalPid")[keep]
     return Batch(
         Events.GPU_WORK,
-        process_of(int_column(batch, "globalPid")[keep]),
+        process_of(ids),
         {
-            "device": pa.array(int_column(batch, "deviceId")[keep]),
-            "stream": pa.array(int_column(batch, "streamId")[keep]),
-            "correlation_id": pa.array(int_column(batch, "correlationId")[keep]),
-            "kind": constant(kind, len(keep)),
+            "device": ints(int_column(batch, "deviceId")[keep]),
+            "stream": ints(int_column(batch, "streamId")[keep]),
+            "correlation_id": ints(int_column(batch, "correlationId")[keep]),
+            "kind": constant(kind, len(ids)),
             "name": name,
-            "start_ns": pa.array(int_column(batch, "start")[keep]),
-            "end_ns": pa.array(int_column(batch, "end")[keep]),
-            **{c: nullable(extra.get(c, nothing())) for c in ("graph_exec_id", "graph_node_id", "bytes")},
+            "start_ns": ints(int_column(batch, "start")[keep]),
+            "end_ns": ints(int_column(batch, "end")[keep]),
+            **{
+                column: nullable(int_column(batch, extra[column])[keep])
+                if column in extra
+                else pa.nulls(len(ids), pa.int64())
+                for column in ("graph_exec_id", "graph_node_id", "bytes")
+            },
         },
     )
 
@@ -116,31 +129,32 @@ def _kernels(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "shortName": ABSENT, "graphNodeId": ABSENT}
     for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_KERNEL", columns, skipped):
         keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
-        name = labels(int_column(batch, "shortName")[keep], export.strings, "kernel {}")
-        yield _work(batch, keep, "kernel", name, graph_node_id=int_column(batch, "graphNodeId")[keep])
+        name = named(export, int_column(batch, "shortName")[keep], "kernel", skipped)
+        yield _work(batch, keep, "kernel", name, graph_node_id="graphNodeId")
 
 
 def _copies(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "copyKind": 0, "graphNodeId": ABSENT, "bytes": ABSENT}
-    kinds = {key: f"memcpy {text}" for key, text in MEMCPY_KINDS.items()}
     for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_MEMCPY", columns, skipped):
         keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
-        name = labels(int_column(batch, "copyKind")[keep], kinds, "memcpy kind {}")
-        extra = {"graph_node_id": int_column(batch, "graphNodeId")[keep], "bytes": int_column(batch, "bytes")[keep]}
-        yield _work(batch, keep, "memcpy", name, **extra)
+        name = labels(int_column(batch, "copyKind")[keep], lambda k: f"memcpy {MEMCPY_KINDS.get(k, f'kind {k}')}")
+        yield _work(batch, keep, "memcpy", name, graph_node_id="graphNodeId", bytes="bytes")
+
+
+def _memsets(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "graphNodeId": ABSENT, "bytes": ABSENT}
     for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_MEMSET", columns, skipped):
         keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
-        extra = {"graph_node_id": int_column(batch, "graphNodeId")[keep], "bytes": int_column(batch, "bytes")[keep]}
-        yield _work(batch, keep, "memset", constant("memset", len(keep)), **extra)
+        name = constant("memset", len(int_column(batch, "start")[keep]))
+        yield _work(batch, keep, "memset", name, graph_node_id="graphNodeId", bytes="bytes")
 
 
 def _graphs(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "graphExecId": ABSENT}
     for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", columns, skipped):
         keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
-        exec_id = int_column(batch, "graphExecId")[keep]
-        yield _work(batch, keep, "graph", constant("graph", len(keep)), graph_exec_id=exec_id)
+        name = constant("graph", len(int_column(batch, "start")[keep]))
+        yield _work(batch, keep, "graph", name, graph_exec_id="graphExecId")
 
 
 def _overhead(export: Export, skipped: Skipped) -> Iterator[Batch]:
@@ -149,14 +163,15 @@ def _overhead(export: Export, skipped: Skipped) -> Iterator[Batch]:
         for batch in rows_of(export, table, columns, skipped):
             keep = usable(batch, skipped, "overhead")
             ids = int_column(batch, "globalTid")[keep]
+            name = named(export, int_column(batch, "nameId")[keep], "overhead", skipped)
             yield Batch(
                 Events.OVERHEAD,
                 process_of(ids),
                 {
-                    "thread": pa.array(thread_of(ids)),
-                    "name": labels(int_column(batch, "nameId")[keep], export.strings, "overhead {}"),
-                    "start_ns": pa.array(int_column(batch, "start")[keep]),
-                    "end_ns": pa.array(int_column(batch, "end")[keep]),
+                    "thread": ints(thread_of(ids)),
+                    "name": name,
+                    "start_ns": ints(int_column(batch, "start")[keep]),
+                    "end_ns": ints(int_column(batch, "end")[keep]),
                 },
             )
 
@@ -167,7 +182,7 @@ _WORK_TABLES = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCP
 _SECTIONS: dict[str, tuple[tuple[str, ...], tuple[_Reader, ...]]] = {
     "nvtx": (("NVTX_EVENTS",), (nvtx_batches,)),
     "api calls": (("CUPTI_ACTIVITY_KIND_RUNTIME",), (_api_calls,)),
-    "GPU work": (_WORK_TABLES, (_kernels, _copies, _graphs)),
+    "GPU work": (_WORK_TABLES, (_kernels, _copies, _memsets, _graphs)),
     "overhead": (_OVERHEAD, (_overhead,)),
 }
 """What is read together, since it ends in the same files: the source tables, and what reads them, in order."""

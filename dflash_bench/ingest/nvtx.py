@@ -11,13 +11,17 @@ import pyarrow as pa
 from dflash_bench.ingest.rows import (
     UNNAMED,
     Batch,
+    Rows,
     Skipped,
+    chosen,
     int_column,
+    ints,
     labels,
     nullable,
     process_of,
     rows_of,
     thread_of,
+    values_of,
 )
 from dflash_bench.ingest.tables import ABSENT, is_null
 from dflash_bench.model import BoolArray, IntArray
@@ -29,29 +33,39 @@ if TYPE_CHECKING:
 PUSH_POP, START_END, NVTXT_PUSH_POP, NVTXT_START_END, MARK, DOMAIN_CREATE = 59, 60, 70, 71, 34, 75
 
 
-def _texts(export: Export, batch: pa.RecordBatch) -> pa.Array:
+def _texts(export: Export, batch: pa.RecordBatch, keep: Rows, skipped: Skipped) -> pa.Array:
     """NVTX names: the row's own text, else the registered string behind textId. Both occur in one file."""
-    own = batch.column("text").dictionary_encode()
+    column = batch.column("text")
+    own = (column if isinstance(keep, slice) else column.take(ints(keep))).dictionary_encode()
+    registered = ints(int_column(batch, "textId")[keep]).dictionary_encode()
+    ids = values_of(registered.dictionary).tolist()
     decoded = [value.decode("utf-8", "replace") or UNNAMED for value in own.dictionary.to_pylist()]
-    place: IntArray = own.indices.to_numpy().astype(np.int64)
-    is_own = int_column(batch, is_null("text")) == 0
-    ids = np.where(is_own, ABSENT, int_column(batch, "textId"))
-    if not np.any(ids != ABSENT):
-        return labels(place, dict(enumerate(decoded)), "")
-    # registered ids keep their number, own texts follow below every id that a file can hold
-    label = {**export.strings, **{-2 - k: text for k, text in enumerate(decoded)}}
-    return labels(np.where(ids != ABSENT, ids, -2 - place), label, "string {}")
+    is_registered = (int_column(batch, "textId")[keep] != ABSENT) & (int_column(batch, is_null("text"))[keep] != 0)
+    # one numbering for both: first the registered strings, then the rows' own texts
+    keys = np.where(is_registered, values_of(registered.indices), len(ids) + values_of(own.indices)).astype(np.int64)
+
+    def text_of(key: int) -> str:
+        if key >= len(ids):
+            return decoded[key - len(ids)]
+        return export.strings.get(ids[key], f"string {ids[key]}") or UNNAMED
+
+    if missing := [key for key, own_id in enumerate(ids) if own_id not in export.strings]:
+        skipped.add("name_missing", int(np.isin(keys, missing).sum()))
+    return labels(keys, text_of)
 
 
 def nvtx_batches(export: Export, skipped: Skipped) -> Iterator[Batch]:
     """Ranges and marks of an export, batch by batch."""
     numbers = {"start": None, "end": ABSENT, "eventType": None, "globalTid": None, "domainId": 0, "textId": ABSENT}
-    domains = _domains(export)
+    domains, num_ranges = _domains(export), 0
     for batch in rows_of(export, "NVTX_EVENTS", numbers, skipped, ("text",)):
         kind = int_column(batch, "eventType")
         is_range = np.isin(kind, (PUSH_POP, START_END, NVTXT_PUSH_POP, NVTXT_START_END))
         yield from _ranges(export, batch, kind, is_range, domains, skipped)
-        yield from _marks(export, batch, kind == MARK, domains)
+        yield from _marks(export, batch, kind == MARK, domains, skipped)
+        num_ranges += int(is_range.sum())
+    if not num_ranges:
+        skipped.add("ranges_lost", len(domains))
 
 
 def _domains(export: Export) -> dict[tuple[int, int], str]:
@@ -63,11 +77,18 @@ def _domains(export: Export) -> dict[tuple[int, int], str]:
     return names
 
 
-def _domain_names(batch: pa.RecordBatch, keep: IntArray, domains: dict[tuple[int, int], str]) -> pa.Array:
-    process, domain = process_of(int_column(batch, "globalTid"))[keep], int_column(batch, "domainId")[keep]
-    pairs, index = np.unique(np.stack([process, domain]), axis=1, return_inverse=True)
-    label = {k: domains.get((int(p), int(d)), "" if d == 0 else f"domain {d}") for k, (p, d) in enumerate(pairs.T)}
-    return labels(index.reshape(-1).astype(np.int64), label, "")
+def _domain_names(batch: pa.RecordBatch, keep: Rows, domains: dict[tuple[int, int], str]) -> pa.Array:
+    process = ints(process_of(int_column(batch, "globalTid")[keep])).dictionary_encode()
+    domain = ints(int_column(batch, "domainId")[keep]).dictionary_encode()
+    of_process, of_domain = values_of(process.dictionary), values_of(domain.dictionary)
+    pairs = values_of(process.indices).astype(np.int64) * len(of_domain) + values_of(domain.indices)
+
+    def name_of(pair: int) -> str:
+        own, number = divmod(pair, len(of_domain))
+        key = int(of_process[own]), int(of_domain[number])
+        return domains.get(key, f"domain {key[1]}" if key[1] else "")
+
+    return labels(pairs, name_of)
 
 
 def _ranges(
@@ -81,37 +102,37 @@ def _ranges(
     start, end = int_column(batch, "start"), int_column(batch, "end")
     backwards = is_range & (end != ABSENT) & (end < start)
     skipped.add("range_ends_before_start", int(backwards.sum()))
-    keep = np.flatnonzero(is_range & ~backwards & (start != ABSENT))
-    if not len(keep):
-        return
+    keep = chosen(is_range & ~backwards & (start != ABSENT))
     ids = int_column(batch, "globalTid")[keep]
+    if not len(ids):
+        return
+    skipped.add("range_open_at_end", int((end[keep] == ABSENT).sum()))
+    is_start_end = np.isin(kind[keep], (START_END, NVTXT_START_END)).astype(np.int64)
     yield Batch(
         Events.RANGES,
         process_of(ids),
         {
-            "thread": pa.array(thread_of(ids)),
+            "thread": ints(thread_of(ids)),
             "domain": _domain_names(batch, keep, domains),
-            "name": _texts(export, batch.take(pa.array(keep))),
-            "kind": labels(
-                np.isin(kind[keep], (START_END, NVTXT_START_END)).astype(np.int64), {0: "push_pop", 1: "start_end"}, ""
-            ),
-            "start_ns": pa.array(start[keep]),
+            "name": _texts(export, batch, keep, skipped),
+            "kind": labels(is_start_end, ("push_pop", "start_end").__getitem__),
+            "start_ns": ints(start[keep]),
             "end_ns": nullable(end[keep]),
         },
     )
 
 
 def _marks(
-    export: Export, batch: pa.RecordBatch, is_mark: BoolArray, domains: dict[tuple[int, int], str]
+    export: Export, batch: pa.RecordBatch, is_mark: BoolArray, domains: dict[tuple[int, int], str], skipped: Skipped
 ) -> Iterator[Batch]:
-    keep = np.flatnonzero(is_mark & (int_column(batch, "start") != ABSENT))
-    if not len(keep):
-        return
+    keep = chosen(is_mark & (int_column(batch, "start") != ABSENT))
     ids = int_column(batch, "globalTid")[keep]
+    if not len(ids):
+        return
     columns = {
-        "thread": pa.array(thread_of(ids)),
+        "thread": ints(thread_of(ids)),
         "domain": _domain_names(batch, keep, domains),
-        "text": _texts(export, batch.take(pa.array(keep))),
-        "start_ns": pa.array(int_column(batch, "start")[keep]),
+        "text": _texts(export, batch, keep, skipped),
+        "start_ns": ints(int_column(batch, "start")[keep]),
     }
     yield Batch(Events.MARKS, process_of(ids), columns)

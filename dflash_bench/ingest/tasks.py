@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from dflash_bench.ingest.ranks import RankMark
-from dflash_bench.ingest.rows import Batch, Skipped
+from dflash_bench.ingest.rows import Batch, Skipped, values_of
 from dflash_bench.ingest.source import Section, Source
 from dflash_bench.ingest.writers import Writers
 from dflash_bench.profile import Events
@@ -75,6 +75,6 @@ def _rank_marks(batch: Batch) -> dict[int, RankMark]:
     texts, found = batch.columns["text"], dict[int, RankMark]()
     for position, text in enumerate(texts.dictionary.to_pylist()):
         if (mark := RankMark.parse(text)) is not None:
-            rows = np.flatnonzero(texts.indices.to_numpy() == position)
+            rows = np.flatnonzero(values_of(texts.indices) == position)
             found |= {int(process): mark for process in np.unique(batch.process[rows])}
     return found

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dflash_bench.ingest.rows import Batch
+from dflash_bench.ingest.rows import Batch, ints
+from dflash_bench.model import IntArray
 from dflash_bench.profile import NAME, SCHEMAS, Events
 
 ROW_GROUP_ROWS = 1 << 18
+"""Rows of a row group: what a reader holds at least, and 13 MB in memory."""
+WAITING_ROWS = 1 << 20
+"""Rows that wait in all, 60 MB: files of many processes get smaller row groups."""
 
 
 class Writers:
@@ -22,20 +29,22 @@ class Writers:
         self.folder, self.capture, self.stack = folder, capture, stack
         self.files: dict[tuple[Events, int], pq.ParquetWriter] = {}
         self.waiting: dict[tuple[Events, int], list[pa.Table]] = {}
-        self.counts: dict[tuple[Events, int], int] = {}
+        self.num_waiting: Counter[tuple[Events, int]] = Counter()
+        self.counts: Counter[tuple[Events, int]] = Counter()
 
     def add(self, batch: Batch) -> None:
         """Split a batch by process and queue its rows."""
         schema = SCHEMAS[batch.table]
         table = pa.Table.from_arrays([batch.columns[f.name].cast(f.type) for f in schema], schema=schema)
-        for process in np.unique(batch.process):
-            mine = batch.process == process
-            rows = table if mine.all() else table.filter(pa.array(mine))
-            key = batch.table, int(process)
-            self.counts[key] = self.counts.get(key, 0) + rows.num_rows
+        for process, rows in _by_process(batch.process, table):
+            key = batch.table, process
+            self.counts[key] += rows.num_rows
+            self.num_waiting[key] += rows.num_rows
             self.waiting.setdefault(key, []).append(rows)
-            if sum(t.num_rows for t in self.waiting[key]) >= ROW_GROUP_ROWS:
+            if self.num_waiting[key] >= ROW_GROUP_ROWS:
                 self._flush(key)
+        while self.num_waiting.total() >= WAITING_ROWS:
+            self._flush(max(self.num_waiting, key=lambda key: self.num_waiting[key]))
 
     def close(self) -> None:
         """Write what is still queued. The files themselves are closed with the stack."""
@@ -43,18 +52,39 @@ class Writers:
             self._flush(key)
 
     def _flush(self, key: tuple[Events, int]) -> None:
-        rows = self.waiting.pop(key, [])
-        if not rows:
-            return
-        schema = SCHEMAS[key[0]]
+        rows = self.waiting.pop(key)
+        del self.num_waiting[key]
         if key not in self.files:
-            path = self.folder / unranked_path(key[0], self.capture, key[1])
-            # without its parents: when an ingest was given up, no process of it brings the folder back
-            path.parent.mkdir(exist_ok=True)
-            names = [f.name for f in schema if f.type == NAME]
-            writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=names)
-            self.files[key] = self.stack.enter_context(writer)
+            self.files[key] = self.stack.enter_context(self._opened(key))
         self.files[key].write_table(pa.concat_tables(rows).unify_dictionaries().combine_chunks())
+
+    def _opened(self, key: tuple[Events, int]) -> pq.ParquetWriter:
+        schema = SCHEMAS[key[0]]
+        path = self.folder / unranked_path(key[0], self.capture, key[1])
+        # without its parents: when an ingest was given up, no process of it brings the folder back
+        path.parent.mkdir(exist_ok=True)
+        return pq.ParquetWriter(
+            path,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[f.name for f in schema if f.type == NAME],
+            # neighbours differ little: half the time to write, a third of the time to read, three quarters of the size
+            column_encoding={f.name: "DELTA_BINARY_PACKED" for f in schema if f.type == pa.int64()},
+        )
+
+
+def _by_process(process: IntArray, table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    if not len(process):
+        return
+    if (process == process[0]).all():
+        yield int(process[0]), table
+        return
+    order = np.argsort(process, kind="stable")
+    table, process = table.take(ints(order)), process[order]
+    begins = [0, *(np.flatnonzero(np.diff(process)) + 1).tolist(), len(process)]
+    for begin, end in pairwise(begins):
+        yield int(process[begin]), table.slice(begin, end - begin)
 
 
 def unranked_path(table: Events, capture: int, process: int) -> Path:
