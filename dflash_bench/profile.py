@@ -236,6 +236,7 @@ class EventFile:
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
         """Some columns of a row group, in the declared schema. Raises DataError when they cannot be read."""
         with _opened(self.path, self.schema, self.metadata) as file:
+            pa.default_memory_pool().release_unused()
             return file.read_row_group(group, columns=list(columns), use_threads=False)
 
 

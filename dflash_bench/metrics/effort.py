@@ -70,8 +70,7 @@ def _side_by_side(
     profile: Profile, processes: list[ProcessInfo], reading: Reading, effort: Effort, folder: Path
 ) -> list[Measured]:
     # not forked: threads of Arrow may hold locks
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context = multiprocessing.get_context("spawn")
     num = min(effort.num_processes, len(processes))
     with ProcessPoolExecutor(num, mp_context=context, initializer=_ends_with_its_parent) as executor:
         waiting: list[Future[Measured]] = [

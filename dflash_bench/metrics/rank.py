@@ -81,6 +81,11 @@ def measure_process(
     waits = WaitMeter(steps, collector) if len(steps) and host.num_calls else None
     leads = LeadMeter(host, gpu, steps, collector, window_rows) if gpu.num_rows else None
     arrivals = ArrivalMeter(process, outline, reading) if len(steps) else None
+    if len(steps):
+        _add_step_metrics(profile, process, outline, reading, is_own_loop, collector, findings)
+    else:
+        findings.append(_no_steps(outline, reading, rank))
+    del outline
     num_launches = 0
     for window in host.windows(steps.domain, window_rows):
         range_meter.see(window.ranges)
@@ -92,10 +97,6 @@ def measure_process(
             leads.see(window, step)
         if arrivals is not None:
             arrivals.see(window)
-    if len(steps):
-        _add_step_metrics(profile, process, outline, reading, is_own_loop, collector, findings)
-    else:
-        findings.append(_no_steps(outline, reading, rank))
     coverage = None
     if waits is not None:
         waits.finish()

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 SMALL_BYTES = 1 << 16
 """Up to here an array stays in memory: a place in a file costs about as much."""
-FLUSH_BYTES = 1 << 18
+FLUSH_BYTES = 1 << 17
 """Parts are gathered in memory up to this size before they go to the shelf."""
 CHUNK = 1 << 18
 

@@ -32,8 +32,8 @@ from dflash_bench.metrics.steps import Steps, ThreadRanges, steps_among, thread_
 from dflash_bench.model import BoolArray, Finding, IntArray, ProcessInfo
 from dflash_bench.profile import EventFile, Events, Profile, Span
 
-WINDOW_ROWS = 1 << 17
-"""Ranges and calls of a window: about 60 bytes each, and some times that while figures are made of them."""
+WINDOW_ROWS = 1 << 16
+"""Ranges and calls of a window: 40 bytes each, and several times that while figures are made of them."""
 
 
 @dataclass(frozen=True, slots=True)
