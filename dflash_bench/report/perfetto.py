@@ -26,7 +26,7 @@ from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.steps import Steps, find_steps
 from dflash_bench.model import IntArray, RunMetrics
 from dflash_bench.profile import Profile
-from dflash_bench.report.timeline import GpuWork, gpu_work
+from dflash_bench.report.gpu_work import GpuWork, gpu_work
 
 Event = dict[str, Any]
 TRACKS_PER_PROCESS = 1000

@@ -8,13 +8,14 @@ from enum import StrEnum
 
 import numpy as np
 
-from dflash_bench.metrics.events import ApiCalls, Names, ProcessEvents, Ranges, Reading, load
+from dflash_bench.metrics.events import ApiCalls, ProcessEvents, Ranges, Reading, load
 from dflash_bench.metrics.intervals import NONE
-from dflash_bench.metrics.launches import Launches, join, pieces
+from dflash_bench.metrics.launches import Launches
 from dflash_bench.metrics.steps import Steps, find_steps
 from dflash_bench.metrics.waits import BLOCKING_COPY, SYNC
-from dflash_bench.model import BoolArray, IntArray, Unit
-from dflash_bench.profile import Events, Profile
+from dflash_bench.model import IntArray, Unit
+from dflash_bench.profile import Profile
+from dflash_bench.report.gpu_work import GpuWork, gpu_work
 from dflash_bench.report.units import symbol, text
 
 MAX_BARS = 400
@@ -29,93 +30,6 @@ class BarKind(StrEnum):
     LAUNCH = "launch"
     CALL = "other API call"
     GPU = "GPU work"
-
-
-@dataclass(frozen=True, slots=True)
-class GpuWork:
-    """All GPU work of a process, one row a piece (`pieces`), and the launch of each. All arrays [n].
-
-    ``launch`` int64 indexes into ``launches``, NONE where no launch was found; ``num_rows`` is how many rows of the
-    capture each piece has (a graph traced node by node has many).
-    """
-
-    device: IntArray
-    stream: IntArray
-    start: IntArray
-    end: IntArray
-    name: Names
-    num_rows: IntArray
-    launch: IntArray
-    launches: Launches
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def __getitem__(self, index: IntArray | BoolArray) -> GpuWork:
-        return GpuWork(
-            self.device[index], self.stream[index], self.start[index], self.end[index], self.name[index],
-            self.num_rows[index], self.launch[index], self.launches,
-        )  # fmt: skip
-
-    @property
-    def launched_at(self) -> IntArray:
-        """Start of the launch call of each piece; meaningless where ``launch`` is NONE."""
-        return self.launches.start[self.launch] if len(self.launches) else np.full(len(self), NONE, np.int64)
-
-    def label(self, row: int) -> str:
-        """The piece's name, and how many rows it was made of."""
-        name, rows = self.name.values[self.name.codes[row]], int(self.num_rows[row])
-        return name if rows == 1 else f"{name} and {rows - 1:,} more"
-
-
-def gpu_work(profile: Profile, events: ProcessEvents) -> GpuWork:
-    """The GPU work of a process, each piece with its launch.
-
-    The launches and their leads are those of `join`. Both sides come in one order (stream, API start), so the k-th
-    piece with an id is the k-th launch joined by id; replays without an id are joined in order of launch, as there.
-    """
-    rows, names = events.gpu, _work_names(profile, events)
-    launches, _, _ = join(events.calls, rows)
-    by_id, lone = rows.correlation != 0, np.flatnonzero(rows.correlation == 0)
-    work = pieces(rows, by_id)
-    first, num_rows = _first_row_of_each_piece(events, by_id)
-    launch = np.full(len(work) + len(lone), NONE, np.int64)
-    ids, call_of = np.unique(events.calls.correlation, return_index=True)
-    known = np.flatnonzero(np.isin(work.correlation, ids))
-    called = events.calls.start[call_of[np.searchsorted(ids, work.correlation[known])]]
-    order = np.lexsort((work.correlation[known], called, work.stream[known], work.device[known]))
-    launch[known[order]] = np.flatnonzero(~launches.is_by_order)
-    in_order = np.flatnonzero(launches.is_by_order)
-    if len(in_order):
-        replays = np.flatnonzero(rows.is_graph[lone])
-        replays = replays[np.argsort(rows.start[lone[replays]], kind="stable")]
-        launch[len(work) + replays] = in_order[np.argsort(launches.start[in_order], kind="stable")]
-    return GpuWork(
-        device=np.concatenate([work.device, rows.device[lone]]),
-        stream=np.concatenate([work.stream, rows.stream[lone]]),
-        start=np.concatenate([work.start, rows.start[lone]]),
-        end=np.concatenate([work.end, rows.end[lone]]),
-        name=names[np.concatenate([first, lone])],
-        num_rows=np.concatenate([num_rows, np.ones(len(lone), np.int64)]),
-        launch=launch,
-        launches=launches,
-    )
-
-
-def _work_names(profile: Profile, events: ProcessEvents) -> Names:
-    names = profile.events(Events.GPU_WORK, events.process).column("name").unify_dictionaries()
-    values = tuple(names.chunk(0).dictionary.to_pylist()) if names.num_chunks else ()
-    return Names(np.concatenate([np.zeros(0, np.int64), *(part.indices.to_numpy() for part in names.chunks)]), values)
-
-
-def _first_row_of_each_piece(events: ProcessEvents, keep: BoolArray) -> tuple[IntArray, IntArray]:
-    """Earliest row of each piece and its number of rows, in the order of `pieces`."""
-    rows, index = events.gpu, np.flatnonzero(keep)
-    order = index[np.lexsort((rows.start[index], rows.correlation[index], rows.stream[index], rows.device[index]))]
-    keys = np.stack([rows.device[order], rows.stream[order], rows.correlation[order]])
-    is_first = np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)]) if len(order) else np.zeros(0, bool)
-    place = np.flatnonzero(is_first)
-    return order[place], np.diff(np.append(place, len(order)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.steps import Steps, intervals
 from dflash_bench.model import ProcessInfo, RankSource
 from dflash_bench.profile import SCHEMAS, Events
-from dflash_bench.report.timeline import MAX_BARS, BarKind, chosen, gpu_work, lanes, step_windows
+from dflash_bench.report.gpu_work import gpu_work
+from dflash_bench.report.timeline import MAX_BARS, BarKind, chosen, lanes, step_windows
 
 PROCESS = ProcessInfo(7, 7, 0, 0, RankSource.MARK, 1, "x", 0, 0, 0)
 
@@ -108,6 +109,23 @@ def test_graph_replays_without_an_id_go_to_the_graph_launches_in_order():
     profile = OneProcess([*replays, kernel], calls, [])
     found = gpu_work(profile, load(profile, PROCESS))
     assert dict(zip(found.start.tolist(), found.launched_at.tolist(), strict=True)) == {20: 0, 30: 10, 60: 40}
+
+
+def test_a_replay_without_an_id_traced_node_by_node_is_one_piece_of_its_launch():
+    """Two replays of a graph of two nodes; a kernel without an id before them belongs to neither."""
+    graph = 7 << 32
+    nodes = [
+        {"correlation_id": 0, "name": n, "graph_node_id": graph + k, "start_ns": s, "end_ns": s + 5}
+        for n, k, s in (("a", 1, 30), ("b", 2, 36), ("a", 1, 60), ("b", 2, 66))
+    ]
+    kernel = {"correlation_id": 0, "name": "k", "start_ns": 20, "end_ns": 25}
+    calls = [("cudaGraphLaunch", 10, 12, 8), ("cudaGraphLaunch", 40, 42, 9)]
+    profile = OneProcess([*nodes, kernel], calls, [])
+    found = gpu_work(profile, load(profile, PROCESS))
+    assert [found.label(k) for k in range(len(found))] == ["a and 1 more", "a and 1 more", "k"]
+    assert (found.start.tolist(), found.end.tolist()) == ([30, 60, 20], [41, 71, 25])
+    assert found.launched_at[:2].tolist() == [10, 40]
+    assert found.launch[2] == NONE
 
 
 def test_work_without_a_call_keeps_its_bar_and_has_no_launch():
