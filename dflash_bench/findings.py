@@ -39,6 +39,10 @@ CODES: tuple[Code, ...] = (
     Code("waits_without_calls", "ingest", "waits for the GPU without their API calls: no host wait is told from them"),
     Code("partial_export", "ingest", "tables or times were left out of the export on purpose"),
     Code("clipped_window", "ingest", "a slice of a longer capture: what began or ended outside is cut off"),
+    # ingest: rows that say less than they should
+    Code("name_missing", "ingest", "rows with the id of a name that the file does not hold, shown by number"),
+    Code("ranges_lost", "ingest", "NVTX domains without a single range: this nvtx package and this nsys may not match"),
+    Code("range_open_at_end", "ingest", "ranges without an end, open when the capture ended: in no duration figure"),
     # ingest: rows that are no events
     Code("table_without_columns", "ingest", "rows in tables without a column they mean nothing without, left out"),
     Code("table_without_ids", "ingest", "rows in tables without the column of an id, read as if all had the same one"),

@@ -37,6 +37,9 @@ _KNOWN = {
 _SKIPPED = {
     "table_without_columns": "rows lie in tables without a column that they mean nothing without, and were left out",
     "table_without_ids": "rows lie in tables without the column of an id, and were read as if all had one and the same",
+    "name_missing": "rows bear the id of a name that the file does not hold, and are shown by that number",
+    "ranges_lost": "NVTX domains were opened and not one range is there: the nvtx package and this nsys may not match",
+    "range_open_at_end": "ranges were still open when the capture ended: they are in no figure of durations",
     "range_without_time": "ranges have no start or length and were left out",
     "range_ends_before_start": "NVTX ranges end before they start and were left out",
     "api_call_ends_before_start": "API calls end before they start and were left out",

@@ -111,8 +111,6 @@ def _write_meta(database: sqlite3.Connection, tables: dict[str, Columns], spec: 
         prefix = "" if spec.schema >= Schema.V3_24 else "PROCESS_0:"
         if spec.mode is not Mode.MIXED:
             rows.append((f"{prefix}CUDA_GRAPH_TRACE_OPTIONS:MODE", spec.mode.capitalize()))
-        if spec.has(Fault.CALLS_SKIPPED):
-            rows.append((f"{prefix}CUDA_SKIP_SOME_API_CALLS", "true"))
         database.executemany(f"INSERT INTO {Table.META_DATA_CAPTURE} VALUES (?, ?)", rows)
     if spec.has(Fault.NOT_UTF8) and SYSTEM_ENV in tables:
         sql = f"INSERT INTO {SYSTEM_ENV} (globalVid, nameEnum, devStateName, name, value) VALUES (0, 0, '', 'n', ?)"

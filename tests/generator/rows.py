@@ -27,7 +27,7 @@ from generator.events import (
 from generator.layout import GRAPH_EVENTS, GRAPH_NODE_EVENTS, OVERHEAD, sync_codes
 from generator.spec import Fault, Mode, Schema, Spec
 
-TOOL_DOMAIN_ID, EMPTY_DOMAIN_ID = 7, 9
+TOOL_DOMAIN_ID = 7
 PUSH_POP, START_END, MARK, DOMAIN_CREATE = 59, 60, 34, 75
 NODE_BITS = 32
 """nsys' graphNodeId: the graph above these bits, the node below."""
@@ -45,9 +45,7 @@ def first_rows(spec: Spec, chunk: Chunk) -> Rows:
     said = [(DOMAIN_CREATE, DOMAIN_ID, "dflash")]
     if spec.has(Fault.TOOL_RANGES):
         said.append((DOMAIN_CREATE, TOOL_DOMAIN_ID, "GIL Trace"))
-    if spec.has(Fault.DOMAIN_EMPTY):
-        said.append((DOMAIN_CREATE, EMPTY_DOMAIN_ID, "lost"))
-    if not spec.has(Fault.NO_MARKS):
+    if not spec.faults & {Fault.NO_MARKS, Fault.RANGES_LOST}:
         said.append((MARK, DOMAIN_ID, f"dflash_bench rank={chunk.rank} world={spec.ranks} arm={spec.arm}"))
     kinds, domains, texts = zip(*said, strict=True)
     return {
@@ -86,7 +84,8 @@ def _cuda_tid(spec: Spec, rank: int) -> int:
 
 
 def event_rows(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
-    yield Table.NVTX_EVENTS, _nvtx(spec, chunk)
+    if not spec.has(Fault.RANGES_LOST):
+        yield Table.NVTX_EVENTS, _nvtx(spec, chunk)
     if spec.has(Fault.STEPS_DOUBLED):
         step = np.flatnonzero(chunk.range_name == 0)
         inner = _nvtx_rows(spec, chunk.rank, chunk.range_start[step] + 5_000_000, chunk.range_end[step] - 1000)

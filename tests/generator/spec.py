@@ -65,7 +65,7 @@ class Fault(StrEnum):
     STEP_NAMES_COUNT = "step-names-count"
     START_END = "start-end"
     TOOL_RANGES = "tool-ranges"
-    DOMAIN_EMPTY = "domain-empty"
+    RANGES_LOST = "ranges-lost"
     NOT_UTF8 = "not-utf8"
     NO_MARKS = "no-marks"
     NO_NVTX = "no-nvtx"
@@ -83,7 +83,6 @@ class Fault(StrEnum):
     UNKNOWN_SCHEMA = "unknown-schema"
     PARTIAL_EXPORT = "partial-export"
     CLIPPED = "clipped"
-    CALLS_SKIPPED = "calls-skipped"
     OLD_DRIVER = "old-driver"
     DIAGNOSTICS = "diagnostics"
     WAL = "wal"
@@ -115,7 +114,7 @@ FAULT_MEANING: dict[Fault, str] = {
     Fault.STEP_NAMES_COUNT: "step names hold a count and differ every time",
     Fault.START_END: "steps are start/end ranges, not push/pop",
     Fault.TOOL_RANGES: "a tool's ranges, in its own domain, outnumber the program's",
-    Fault.DOMAIN_EMPTY: "a process opens a domain and leaves nothing in it",
+    Fault.RANGES_LOST: "every range and mark is lost, only the creation of their domain is there",
     Fault.NOT_UTF8: "metadata and one kernel name are not UTF-8",
     Fault.NO_MARKS: "no process says its rank",
     Fault.NO_NVTX: "no NVTX table",
@@ -133,7 +132,6 @@ FAULT_MEANING: dict[Fault, str] = {
     Fault.UNKNOWN_SCHEMA: "metadata names a schema of the future",
     Fault.PARTIAL_EXPORT: "metadata says that tables were left out",
     Fault.CLIPPED: "metadata says that this is a slice of a longer capture",
-    Fault.CALLS_SKIPPED: "metadata says that nsys left API calls out on purpose",
     Fault.OLD_DRIVER: "a diagnostic says that the driver is newer than nsys",
     Fault.DIAGNOSTICS: "nsys says that NVTX ranges may be missing",
     Fault.WAL: "the file is in write-ahead-log mode",
