@@ -65,6 +65,14 @@ PLANTED = (
             (Fault.STEPS_DOUBLED,)),
     Planted("28: step names that change", "no_steps", RANGES.format("WHERE eventType = 59"),
             (Fault.STEP_NAMES_COUNT,)),
+    Planted("13: ranges open at the end", "range_open_at_end",
+            RANGES.format('WHERE eventType = 59 AND "end" IS NULL'), (Fault.OPEN_RANGES,)),
+    Planted("ranges that nsys lost", "ranges_lost", RANGES.format(""), (Fault.RANGES_LOST,)),
+    Planted("a name that StringIds lacks", "name_missing",
+            RANGES.format("WHERE textId NOT IN (SELECT id FROM StringIds)"), (Fault.STRINGS_CUT,)),
+    Planted("no StringIds at all", "name_missing",
+            f"SELECT (SELECT COUNT(*) FROM {RUNTIME}) + (SELECT COUNT(*) FROM {KERNEL}) + (SELECT COUNT(*) FROM"
+            " PROFILER_OVERHEAD) + (SELECT COUNT(*) FROM NVTX_EVENTS WHERE textId IS NOT NULL)", (Fault.NO_STRINGS,)),
     # calls and launches
     Planted("2: ranges and nothing of CUDA", "no_api_calls", STEPS, (Fault.NO_RUNTIME, Fault.NO_GPU_WORK)),
     Planted("waits whose calls are missing", "waits_without_calls",
@@ -111,7 +119,7 @@ HARMLESS: dict[str, dict[str, object]] = {
     "24: write-ahead-log mode": {"faults": frozenset({Fault.WAL})},
     "26: a tool's ranges outnumber the program's": {"faults": frozenset({Fault.TOOL_RANGES})},
 }
-"""What is read exactly: nothing is lost, so nothing is said. (11 and 13 are in every generated export.)"""
+"""What is read exactly: nothing is lost, so nothing is said. (11 is in every generated export.)"""
 
 
 def one(path: Path, sql: str) -> int:
