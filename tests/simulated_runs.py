@@ -35,6 +35,7 @@ KINDS = {
     "time, heavy tails between runs": Truth("range.verify", 500_000.0, drift=3_000.0, jitter=20_000.0, tails=3),
     "lead": Truth("step.lead", 40_000.0, drift=30_000.0, jitter=200_000.0),
     "leads of many launches": Truth("launch.lead", -50_000.0, drift=20_000.0, jitter=150_000.0, steps=30, per_step=3),
+    "difference of two groups": Truth("alloc.step_cost", 780_000.0, drift=30_000.0, jitter=150_000.0, steps=120),
     "share": Truth("launch.run_ahead_fraction", 0.8, drift=0.008, jitter=0.0),
     "rate": Truth("tokens.per_s", 1_450.0, drift=10.0, jitter=0.0, tails=6),
 }
@@ -63,6 +64,11 @@ def metric(rng: np.random.Generator, truth: Truth, *, shift: float = 0.0, rank: 
         cut = many_steps(truth)[int(np.clip(level, 0, 1) * 19_999)]
         values = (steps(rng, truth) < cut).astype(float)
         return Metric(truth.name, rank, known.unit, known.statistic, values, block=np.arange(truth.steps))
+    if known.statistic == "median difference":
+        # every third step or so allocates, and costs that much more
+        group = rng.random(truth.steps) < 0.35
+        values = STEP_NS / 10 + truth.jitter * steps(rng, truth) + level * group
+        return Metric(truth.name, rank, known.unit, known.statistic, values, group, block=np.arange(truth.steps))
     values = level + truth.jitter * np.repeat(steps(rng, truth), truth.per_step)
     values = values + truth.jitter * 0.3 * rng.standard_normal(len(values))
     block = np.repeat(np.arange(truth.steps), truth.per_step)

@@ -95,6 +95,22 @@ def test_with_the_default_tolerance_and_the_published_drift_twice_the_tolerance_
     assert verdicts.count(Verdict.REGRESSED) >= 0.90 * len(verdicts)
 
 
+def test_a_machine_that_warms_up_meets_arms_that_take_turns_alike():
+    """The level rises by 3 % over the session, on top of all other noise: hardly a false verdict comes of it."""
+    rng, made = np.random.default_rng(7), stock("time")
+    rise = np.linspace(0, 3e5, 2 * REPEATS)
+    verdicts, covered = [], 0
+    for k in range(TRIALS):
+        chosen = rng.choice(STOCK, len(rise), replace=False)
+        turns = [Repeat(made[j].figure + up, made[j].noise) for j, up in zip(chosen, rise, strict=True)]
+        arms = [tuple(sorted(turns[first::2], key=lambda r: r.figure)) for first in (0, 1)]
+        found = shift(*arms, 0.0, seed=k)
+        verdicts.append(conclude(found, 0.0, spec("step.period").better, found.p, 0.05)[0])
+        covered += found.interval.low <= 0 <= found.interval.high
+    assert sum(v in FALSE for v in verdicts) <= 0.05 * TRIALS
+    assert covered >= 0.93 * TRIALS
+
+
 @pytest.mark.parametrize(("num_base", "num_candidate"), [(3, 3), (4, 4), (5, 1), (8, 4), (10, 10)])
 @pytest.mark.parametrize("tails", [5, 1_000])
 def test_other_numbers_of_runs_are_as_honest(num_base, num_candidate, tails):
