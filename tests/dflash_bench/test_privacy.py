@@ -7,7 +7,9 @@ import shutil
 import sqlite3
 from contextlib import closing
 
+import pyarrow.parquet as pq
 import pytest
+from generator.folders import FolderKind, write_folder
 
 SECRET = "hunter2-{}-TOKEN"
 PLACES = {
@@ -40,9 +42,25 @@ def secret(place):
     return SECRET.format(place)
 
 
-@pytest.fixture
-def capture(tmp_path, h200):
-    """A real capture with a secret in every table where nsys keeps something private."""
+@pytest.fixture(params=["sqlite", *FolderKind])
+def capture(tmp_path, h200, request):
+    """A real capture with a secret in every table where nsys keeps something private, in each form of an export."""
+    path = planted(tmp_path, h200)
+    return path if request.param == "sqlite" else as_folder(path, request.param)
+
+
+def as_folder(path, kind):
+    """The same as a folder of tables, with a secret in what Parquet and Arrow files hold beside their rows too."""
+    folder = write_folder(path, kind)
+    path.unlink()
+    strings = next(folder.glob("StringIds.*"))
+    (folder / f"{secret('file')}{strings.suffix}").write_bytes(strings.read_bytes())
+    for file in folder.glob("*.parquet"):
+        pq.write_table(pq.read_table(file).replace_schema_metadata({"machine": secret("metadata")}), file)
+    return folder
+
+
+def planted(tmp_path, h200):
     folder = tmp_path / secret("folder")
     folder.mkdir()
     path = shutil.copyfile(h200 / "h200x2_sync_rank0.sqlite", folder / "report.sqlite")
@@ -79,12 +97,13 @@ def test_no_secret_of_any_table_reaches_profile_output_or_log(cli, capture, tmp_
         ("metrics", "report"),
         ("metrics", "report", "--json"),
         ("compare", "report", "report", "--markdown", tmp_path / "out.md"),
+        ("report", "report", "report", "-o", tmp_path / "out.html", "--perfetto", tmp_path / "out.json"),
     ):
         found = cli(*words, "--profiles", profiles)
         assert found.exit_code == 0, found.output
         said += [found.stdout, found.stderr.replace(str(capture), "")]
     said += [record.getMessage().replace(str(capture), "") for record in caplog.records]
-    said.append((tmp_path / "out.md").read_text())
+    said += [(tmp_path / name).read_text() for name in ("out.md", "out.html", "out.json")]
     assert "nvtx_incomplete" in "".join(said), "the diagnostics were read"
     assert "driver_not_supported" in "".join(said)
     for text in said:
@@ -99,8 +118,6 @@ def test_no_secret_of_any_table_reaches_profile_output_or_log(cli, capture, tmp_
 
 def test_the_profile_also_hides_no_secret_inside_compressed_columns(cli, capture, tmp_path):
     """Parquet is compressed: a search of its bytes alone would prove nothing."""
-    import pyarrow.parquet as pq
-
     profiles = tmp_path / "profiles"
     assert cli("ingest", capture, "--profiles", profiles).exit_code == 0
     seen = 0
@@ -116,9 +133,13 @@ def test_the_profile_also_hides_no_secret_inside_compressed_columns(cli, capture
 
 
 def test_a_refusal_tells_no_secret_either(cli, capture, tmp_path):
-    with closing(sqlite3.connect(capture)) as db:
-        db.execute("UPDATE NVTX_EVENTS SET start = ?", (secret("row"),))
-        db.commit()
+    if capture.is_dir():
+        for file in capture.glob("NVTX_EVENTS.*"):
+            file.write_bytes(secret("row").encode() * 40)
+    else:
+        with closing(sqlite3.connect(capture)) as db:
+            db.execute("UPDATE NVTX_EVENTS SET start = ?", (secret("row"),))
+            db.commit()
     found = cli("-v", "ingest", capture, "--profiles", tmp_path / "profiles")
     assert found.exit_code == 5
     assert "hunter2" not in found.output.replace(str(capture), "")
