@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def ingest(
     paths: Annotated[
-        list[str], typer.Argument(help="Captures (.sqlite, .nsys-rep, .qdstrm), folders of them, or URLs of either.")
+        list[str],
+        typer.Argument(help="Captures (.sqlite, parquetdir, arrowdir, .nsys-rep, .qdstrm, traces), folders, or URLs."),
     ],
     run: Annotated[str | None, typer.Option(help="Name of the profile; all captures are then one run.")] = None,
     arm: Annotated[str | None, typer.Option(help="Arm, where no mark in the capture tells it.")] = None,

@@ -243,7 +243,8 @@ def _findings(
     unranked = [p for p in processes if p.rank is None]
     if unranked:
         what = "1 process has" if len(unranked) == 1 else f"{len(unranked)} processes have"
-        text = f"{what} no rank (a launcher, a helper); their rows are kept apart"
+        calls, work = sum(p.num_api_calls for p in unranked), sum(p.num_gpu_work for p in unranked)
+        text = f"{what} no rank (a launcher, a helper); {calls:,} API calls and {work:,} GPU rows are kept apart"
         found.append(Finding("process_without_rank", None, len(unranked), text))
     worlds = {p.world for p in processes if p.world is not None}
     missing = sorted(set(range(max(worlds))) - {p.rank for p in processes}) if worlds else []

@@ -192,6 +192,19 @@ def test_a_rank_that_was_not_traced_is_unknown_and_not_idle(warnings, tmp_path):
     assert "not idle" in found[1, "no_gpu_rows"]["text"]
 
 
+def test_ranges_in_one_process_and_cuda_in_another_is_said_of_both(warnings, tmp_path):
+    path = write_export(tmp_path / "made.sqlite", Spec(rows=ROWS, ranks=1, faults=frozenset({Fault.CUDA_ELSEWHERE})))
+    found = warnings(path)
+    assert found[None, "process_without_rank"]["count"] == 1
+    work = one(path, f"SELECT COUNT(*) FROM ({WORK})")
+    assert (
+        f"{one(path, CALLS):,} API calls and {work:,} GPU rows are kept apart"
+        in found[None, "process_without_rank"]["text"]
+    )
+    assert (0, "no_gpu_rows") in found
+    assert (0, "no_api_calls") in found
+
+
 def test_clocks_that_nothing_lines_up_are_said_and_no_cross_rank_figure_is_made(warnings, cli, tmp_path):
     faults = frozenset({Fault.OWN_CLOCKS, Fault.NO_AGREEMENT})
     paths = write_ranks(tmp_path, Spec(rows=ROWS, ranks=3, faults=faults))
