@@ -85,7 +85,7 @@ def _schema(export: Export, rank: int | None) -> Iterator[Finding]:
         text = "nothing says which nsys wrote it: tables and columns are taken at their names"
         yield Finding("schema_unstated", rank, 1, text)
         return
-    version = tuple(int(part) for part in export.schema_version.split(".")[:2])
+    version = tuple(int(part[:9]) for part in export.schema_version.split(".")[:2])
     if not OLDEST_SCHEMA <= version <= NEWEST_SCHEMA:
         known = " to ".join(".".join(map(str, schema)) for schema in (OLDEST_SCHEMA, NEWEST_SCHEMA))
         text = f"schema {export.schema_version} is none of {known}, which are known: columns may mean something else"

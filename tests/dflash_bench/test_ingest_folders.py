@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -138,6 +139,17 @@ def test_texts_where_numbers_belong_are_refused(tmp_path: Path, parquet: Path) -
     at = table.schema.get_field_index("start")
     pq.write_table(table.set_column(at, "start", table.column("start").cast(pa.string())), file)
     assert "holds string where integers belong" in refusal(parquet, tmp_path)
+
+
+def test_an_arrow_file_whose_texts_lie_outside_of_it_is_refused(tmp_path: Path) -> None:
+    """Arrow itself trusts the offsets in a file, and would read what is not there."""
+    folder = write_folder(write_export(tmp_path / "made.sqlite", SPECS[0]), FolderKind.ARROW)
+    offsets = pa.py_buffer(np.array([0, 1 << 30, 4], np.int32))
+    texts = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"abcd"))
+    table = pa.table({"id": pa.array([1, 2], pa.uint64()), "value": texts})
+    with pa.ipc.new_file(folder / "StringIds.arrow", table.schema) as writer:
+        writer.write_table(table)
+    assert refusal(folder, tmp_path).startswith(f"{folder}: StringIds.arrow is damaged: ")
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path, parquet: Path) -> None:
