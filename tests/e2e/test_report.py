@@ -7,17 +7,11 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import typer
+from browser import driver, in_browser
 from typer.testing import CliRunner
 
 from dflash_bench.cli import Commands
@@ -25,17 +19,6 @@ from dflash_bench.cli.report import parse_steps, report
 from dflash_bench.errors import ExitCode, UsageError
 
 H200 = Path(__file__).parents[1] / "data" / "h200"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 
 app = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
 app.callback()(lambda: None)
@@ -100,72 +83,6 @@ def test_a_span_of_steps_is_two_numbers():
 
 
 # ── browser ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver here")
-
-
-class Browser:
-    """A WebDriver session: the few calls that these tests need."""
-
-    def __init__(self, root: str, profile: Path) -> None:
-        self.root = root
-        options = {"args": [*FLAGS, f"--user-data-dir={profile}"], "binary": CHROMIUM}
-        logs = {"browser": "ALL", "performance": "ALL"}
-        wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": logs}
-        session = self.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
-        self.root += f"/session/{session['sessionId']}"
-
-    def call(self, method, path, body=None):
-        data = None if method == "GET" else json.dumps(body or {}).encode()
-        request = urllib.request.Request(self.root + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=240) as answer:
-            return json.load(answer)["value"]
-
-    def run(self, script):
-        return self.call("POST", "/execute/sync", {"script": script, "args": []})
-
-    def devtools(self, what, **params):
-        return self.call("POST", "/goog/cdp/execute", {"cmd": what, "params": params})
-
-    def logs(self, kind):
-        return self.call("POST", "/se/log", {"type": kind})
-
-    def open(self, page: Path, width: int, *, is_dark: bool = False):
-        """Load the page at a width and wait until every figure is drawn."""
-        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.devtools("Emulation.setDeviceMetricsOverride", **screen)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
-        self.devtools("Emulation.setEmulatedMedia", media="", features=[scheme])
-        self.call("POST", "/url", {"url": page.as_uri()})
-        self.until("return document.documentElement.dataset.ready === 'true'")
-
-    def until(self, script, seconds=200):
-        end = time.monotonic() + seconds
-        while not self.run(script):
-            assert time.monotonic() < end, f"never came true: {script}"
-            time.sleep(0.1)
-
-
-@contextmanager
-def driver(folder):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([str(DRIVER), f"--port={port}"], **quiet) as process:
-        root = f"http://127.0.0.1:{port}"
-        try:
-            for _ in range(300):
-                try:
-                    urllib.request.urlopen(f"{root}/status", timeout=5).close()
-                    break
-                except (urllib.error.URLError, OSError):
-                    time.sleep(0.1)
-            browser = Browser(root, folder)
-            yield browser
-            browser.call("DELETE", "")
-        finally:
-            process.terminate()
 
 
 @pytest.fixture(scope="module")
