@@ -26,6 +26,7 @@ from pathlib import Path, PurePosixPath
 
 from dflash_bench.errors import BenchError, DataError, UsageError
 from dflash_bench.ingest.export import fingerprint
+from dflash_bench.ingest.folder_tables import FOLDER_ENDINGS, SUFFIXES
 from dflash_bench.ingest.partial import locked
 from dflash_bench.ingest.reports import CAPTURE_SUFFIXES
 from dflash_bench.ingest.sources import expand, profiles_in
@@ -232,14 +233,21 @@ def _wanted(place: Url) -> Listing:
         inside = {p: [n for n in files if PurePosixPath(n).is_relative_to(p)] for p in profiles}
         names = {n for p, own in inside.items() for n in own if _is_table(_within(n, p)) or _within(n, p) == RUN_FILE}
         return {name: files[name] for name in sorted(names)}
+    tables = {name: file for name, file in files.items() if _is_exported(place, name)}
     found = {name: file for name, file in files.items() if name.endswith((*_CAPTURES, *_BESIDE))}
-    if any(name.endswith(_CAPTURES) for name in found):
-        return found
+    if tables or any(name.endswith(_CAPTURES) for name in found):
+        return found | tables
     if any(name.endswith(".parquet") for name in files):
         hint = "wait until its writer is done, or ingest the captures again"
         raise DataError(f"{place} is no whole profile: it has no {RUN_FILE}", hint=hint)
     what = f"no captures in this folder ({', '.join(_CAPTURES)})" if files else "no such profile, file or folder"
     raise UsageError(f"{place}: {what}", hint="dflash-bench ingest URL --profiles FOLDER-OR-URL")
+
+
+def _is_exported(place: Url, name: str) -> bool:
+    """Whether a file lies in a folder of tables that nsys exported."""
+    folder = PurePosixPath(str(place).rstrip("/").rpartition("/")[2], name).parent
+    return folder.name.endswith(FOLDER_ENDINGS) and name.endswith(SUFFIXES)
 
 
 def _captures(place: Url) -> Listing:

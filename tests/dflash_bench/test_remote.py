@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from generator import Spec, write_export
+from generator.folders import FolderKind, write_folder
 
 from dflash_bench.cli.sides import resolve_side
 from dflash_bench.errors import DataError, UsageError
@@ -85,6 +86,16 @@ def test_captures_at_a_url_become_the_same_profile_at_a_url(store, captures, tmp
     assert found.exit_code == 0, found.stderr
     assert found.stdout.splitlines()[0] == "memory://bucket/profiles/r"
     assert stored(store, "bucket/profiles/r") == contents(local_profile(captures, tmp_path / "local"))
+
+
+@pytest.mark.parametrize("word", ["night", "night/rank0_pqtdir"])
+def test_a_folder_of_tables_at_a_url_becomes_the_same_profile(store, captures, tmp_path, cli, word):
+    export = shutil.copy(captures / "rank0.sqlite", tmp_path)
+    folder = write_folder(Path(export), FolderKind.PARQUET)
+    upload(store, folder, "bucket/night/rank0_pqtdir")
+    found = cli("ingest", f"memory://bucket/{word}", "--run", "r", "--profiles", PROFILES.text)
+    assert found.exit_code == 0, found.stderr
+    assert stored(store, "bucket/profiles/r") == contents(local_profile(folder, tmp_path / "local"))
 
 
 def test_a_run_at_a_url_is_named_as_from_a_disk(store, captures, tmp_path, cli):
