@@ -253,7 +253,8 @@ def steps_path(table: StepTable, rank: int) -> Path:
 
 def _read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
     if not path.exists():
-        found = schema.empty_table()
+        # not Schema.empty_table(), which imports pandas
+        found = pa.Table.from_batches([], schema)
         return found if columns is None else found.select(list(columns))
     with _opened(path, schema) as file:
         return file.read(None if columns is None else list(columns))

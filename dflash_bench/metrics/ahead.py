@@ -72,10 +72,6 @@ class Ahead(Generic[R]):
             yield self.until(self.low[self.unread[0]] if self.unread else None)
         yield self.until(None)
 
-    def open_groups(self) -> list[int]:
-        """The row groups that still have something to hand out."""
-        return [*self.unread, *self.begun]
-
     def _read_next(self) -> None:
         assert self.file is not None
         group = self.unread.pop(0)

@@ -214,7 +214,7 @@ class ProcessEvents:
 
 RANGE_COLUMNS = ("thread", "domain", "name", "start_ns", "end_ns")
 CALL_COLUMNS = ("thread", "correlation_id", "name", "start_ns", "end_ns")
-GPU_COLUMNS = ("device", "stream", "correlation_id", "kind", "start_ns", "end_ns")
+GPU_COLUMNS = ("device", "stream", "correlation_id", "kind", "start_ns", "end_ns", "graph_node_id")
 OPEN = -(1 << 63)
 """The end of a range that has none."""
 
@@ -313,8 +313,7 @@ def _calls(table: pa.Table) -> ApiCalls:
 
 
 def gpu_rows(table: pa.Table) -> GpuRows:
-    """Rows of `GPU_COLUMNS`, in their order; with their graph nodes if that column was read too."""
-    has_node = "graph_node_id" in table.column_names
+    """Rows of `GPU_COLUMNS`, in their order."""
     return GpuRows(
         device=ints(table.column("device")),
         stream=ints(table.column("stream")),
@@ -322,5 +321,5 @@ def gpu_rows(table: pa.Table) -> GpuRows:
         is_graph=names(table.column("kind")).among({"graph"}),
         start=ints(table.column("start_ns")),
         end=ints(table.column("end_ns")),
-        node=ints(table.column("graph_node_id"), NONE) if has_node else None,
+        node=ints(table.column("graph_node_id"), NONE),
     )

@@ -48,8 +48,7 @@ class GpuFile:
         """The rows that have none, in order of start, a bounded number at a time."""
         starts = spans(self.file, "start_ns")
         found = [span if has_zero else None for span, has_zero in zip(starts, self._has_zero, strict=True)]
-        columns = (*GPU_COLUMNS, "graph_node_id")
-        return Ahead(self.file, columns, _without_id, lambda rows: rows.start, _joined_by_start, found).rest()
+        return Ahead(self.file, GPU_COLUMNS, _without_id, lambda rows: rows.start, _joined_by_start, found).rest()
 
 
 def _by_id(table: pa.Table) -> Work:

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from dflash_bench.metrics.ahead import within
-from dflash_bench.metrics.events import ApiCalls, GpuRows, Names
+from dflash_bench.metrics.events import ApiCalls, GpuRows, Index, Names
 from dflash_bench.metrics.work import NO_WORK, Work, changes, lanes, pieces, replays_of
 from dflash_bench.model import BoolArray, IntArray
 from dflash_bench.profile import Span
@@ -45,7 +45,7 @@ class Launches:
     def __len__(self) -> int:
         return len(self.start)
 
-    def __getitem__(self, index: IntArray | BoolArray) -> Launches:
+    def __getitem__(self, index: Index) -> Launches:
         return Launches(
             self.call[index], self.thread[index], self.start[index], self.end[index], self.is_graph[index],
             self.is_by_order[index], self.dry[index], self.has_lead[index],

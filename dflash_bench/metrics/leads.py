@@ -69,15 +69,19 @@ class LeadMeter:
         self.num_graphs_with_work += int(launched[is_graph].sum())
         if len(self.steps):
             # by start, not stream by stream: as it would be had all windows been one
-            self._see_leads(window, launches[np.argsort(launches.start, kind="stable")], step)
+            is_in_order = (launches.start[1:] >= launches.start[:-1]).all()
+            order = slice(None) if is_in_order else np.argsort(launches.start, kind="stable")
+            self._see_leads(window, launches[order], step)
 
     def _see_leads(self, window: Window, launches: Launches, step_of_call: IntArray) -> None:
         step = step_of_call[launches.call]
-        launches, step = launches[step != NONE], step[step != NONE]
+        if not (inside := step != NONE).all():
+            launches, step = launches[inside], step[inside]
         self.launched_in[step] = True
         self.first.see(launches, step)
         self.first_graph.see(launches[launches.is_graph], step[launches.is_graph])
-        launches, step = launches[launches.has_lead], step[launches.has_lead]
+        if not launches.has_lead.all():
+            launches, step = launches[launches.has_lead], step[launches.has_lead]
         lead, graph = launches.lead, launches.is_graph
         self.num_leads += len(lead)
         if len(lead):

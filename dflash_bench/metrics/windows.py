@@ -203,7 +203,9 @@ class HostEvents:
     def _ids_of(self, calls: Ahead[ApiCalls]) -> tuple[Span, ...]:
         if self.calls is None:
             return ()
-        return tuple(self.calls.span(group, "correlation_id") for group in calls.open_groups())
+        unread = [self.calls.span(group, "correlation_id") for group in calls.unread]
+        begun = [(int(rows.correlation.min()), int(rows.correlation.max())) for rows in calls.begun.values()]
+        return *unread, *begun
 
 
 def _grown(counts: IntArray, rows: int, columns: int) -> IntArray:

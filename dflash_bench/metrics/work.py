@@ -55,12 +55,8 @@ _NOTHING = np.zeros(0, np.int64)
 NO_WORK = Work(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
 
 
-def pieces(rows: GpuRows | Work, keep: BoolArray | None = None) -> Work:
-    """Merge rows that share (device, stream, correlation id): start = min, end = max. By stream, then by id.
-
-    ``keep`` bool [rows]: only these.
-    """
-    rows = rows if keep is None else rows[keep]
+def pieces(rows: GpuRows | Work) -> Work:
+    """Merge rows that share (device, stream, correlation id): start = min, end = max. By stream, then by id."""
     order, first = grouped(rows.correlation, lanes(rows.device, rows.stream))
     return _merged(rows, rows.correlation, order, first)
 

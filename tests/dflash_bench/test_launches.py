@@ -133,6 +133,60 @@ def test_launches_that_have_their_work_by_id_do_not_take_a_replay_without_one():
     assert counts.num_by_order == 2
 
 
+def node_rows(graph, start, *, nodes=(1, 2, 3), stream=7):
+    """One replay of a graph traced node by node: each node runs 10 ns, one after the other."""
+    return [
+        Work(start + 10 * k, start + 10 * k + 10, id=0, stream=stream, node=(graph << 32) + node)
+        for k, node in enumerate(nodes)
+    ]
+
+
+def test_nodes_without_an_id_are_put_together_to_replays_since_each_replay_runs_every_node_once():
+    work = [row for k in range(3) for row in node_rows(5, 100 * k + 20)]
+    leads, counts, launched = joined(graph_calls(3), work)
+    assert leads == [(0, None), (100, -50), (200, -50)]
+    assert (counts.num_work, counts.num_by_order, counts.num_uncorrelated, counts.num_matched) == (3, 3, 9, 3)
+    assert launched.all()
+
+
+def test_replays_of_two_graphs_take_turns_as_they_were_launched():
+    work = [*node_rows(5, 20), *node_rows(6, 120, nodes=(1, 2)), *node_rows(5, 220), *node_rows(6, 320, nodes=(1, 2))]
+    leads, counts, _ = joined(graph_calls(4), work)
+    assert leads == [(0, None), (100, -50), (200, -60), (300, -50)]
+    assert counts.num_replays == 4
+
+
+def test_a_replay_on_two_streams_is_one_launch_with_a_piece_on_each():
+    work = [
+        row
+        for k in range(2)
+        for row in (*node_rows(5, 100 * k + 20), *node_rows(5, 100 * k + 30, nodes=(9,), stream=8))
+    ]
+    leads, counts, _ = joined(graph_calls(2), work)
+    assert leads == [(0, None), (100, -50), (0, None), (100, -60)]
+    assert (counts.num_replays, counts.num_by_order, counts.num_work) == (2, 2, 4)
+
+
+def test_nodes_traced_singly_and_graphs_traced_whole_make_up_the_launches_together():
+    work = [*node_rows(5, 20), Work(120, 190, id=0, table="GRAPH_TRACE"), *node_rows(5, 220)]
+    leads, counts, _ = joined(graph_calls(3), work)
+    assert leads == [(0, None), (100, -50), (200, -10)]
+    assert counts.num_by_order == 3
+
+
+def test_a_graph_that_a_capture_cut_in_the_middle_of_a_replay_gives_no_replays():
+    """Which nodes belong together cannot be told when some were seen once more than others."""
+    work = [*node_rows(5, 20)[1:], *node_rows(5, 120), *node_rows(5, 220)]
+    leads, counts, _ = joined(graph_calls(3), work)
+    assert leads == []
+    assert (counts.num_replays, counts.num_uncorrelated, counts.num_work) == (0, 8, 8)
+
+
+def test_a_graph_id_that_was_used_again_for_other_nodes_gives_no_replays():
+    work = [*node_rows(5, 20), *node_rows(5, 120), *node_rows(5, 220, nodes=(1, 2, 3, 4))]
+    assert joined(graph_calls(3), work)[1].num_replays == 0
+
+
 def test_kernels_without_an_id_are_never_joined_by_order():
     _, counts, _ = joined([Call("cudaLaunchKernel", 1, 2, id=1)], [Work(5, 6, id=0)])
     assert (counts.num_matched, counts.num_by_order, counts.num_uncorrelated) == (0, 0, 1)

@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from generator import Fault, Mode, Spec, write_export
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_bench.errors import DataError
+from dflash_bench.ingest.sources import IngestOptions, resolve_all
 from dflash_bench.metrics.ahead import Ahead, cuts, within
 from dflash_bench.metrics.effort import Effort
 from dflash_bench.metrics.measure import measure
@@ -126,6 +128,39 @@ def test_a_damaged_file_is_refused_in_one_sentence_wherever_it_is_read(tmp_path)
             measure(profile, None, effort)
 
 
+# ── work of graphs that were instantiated before the capture opened ─────────────────────────────────────────────────
+
+LEADS = ("step.lead", "launch.lead", "graph.lead", "graph.lead@verify", "stall.total_per_step")
+
+
+def leads_of(folder, mode, faults=frozenset()):
+    """Samples of every lead figure, how they were joined, and what is said of it."""
+    path = write_export(folder / f"{mode}-{len(faults)}.sqlite", Spec(rows=4000, mode=mode, faults=faults))
+    (profile,) = resolve_all([str(path)], IngestOptions(profiles=folder / "profiles"))
+    run = measure(profile, None, Effort(1, window_rows=500, large_rows=0))
+    found = {(m.name, m.rank): m.values.tolist() for m in run.metrics if m.name in LEADS}
+    return found, {finding.code: finding for finding in run.findings}
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_leads_are_the_same_whether_graph_work_has_an_id_or_is_put_together_by_its_nodes(tmp_path, mode):
+    expected, _ = leads_of(tmp_path, mode)
+    found, codes = leads_of(tmp_path, mode, frozenset([Fault.CORRELATION_ZERO]))
+    assert {name for name, _ in found} == set(LEADS)
+    assert found == expected
+    assert codes["joined_by_order"].count > 0
+    assert "coverage_low" not in codes
+
+
+def test_launches_without_work_are_counted_where_leads_are_withheld(tmp_path):
+    """No kernel table: it is the launches that lack work, not work that lacks launches."""
+    found, codes = leads_of(tmp_path, Mode.GRAPH, frozenset([Fault.NO_KERNEL]))
+    assert found == {}
+    withheld = codes["coverage_withheld"]
+    assert withheld.count > 0
+    assert f"({withheld.count:,} launches without work, 0 pieces of work without launch)" in withheld.text
+
+
 # ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -151,7 +186,7 @@ def test_no_group_is_read_before_its_least_key_is_asked_for():
     ahead = file.ahead()
     assert (ahead.until(4).tolist(), file.was_read) == ([1, 3], [0])
     assert (ahead.until(13).tolist(), file.was_read) == ([4, 5, 12], [0, 2])
-    assert ahead.open_groups() == [1]
+    assert ahead.unread == [1]
     assert (ahead.until(None).tolist(), file.was_read) == ([20, 25], [0, 2, 1])
     assert ahead.until(None).tolist() == []
 
