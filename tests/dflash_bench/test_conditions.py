@@ -108,7 +108,11 @@ HARMLESS: dict[str, dict[str, object]] = {
     "one graph by node and one as a whole": {"mode": Mode.MIXED},
     "graph ids given out twice": {"mode": Mode.MIXED, "faults": frozenset({Fault.GRAPH_IDS_REUSED})},
     "8: two processes with equal correlation ids": {"faults": frozenset({Fault.SHARED_IDS}), "ranks": 2},
-    **{f"10: sync codes of schema {s}": {"schema": s, "is_sync": True} for s in Schema if s >= Schema.V3_13},
+    **{
+        f"10: sync codes of schema {schema}": {"schema": schema, "is_sync": True, "mode": Mode.NODE}
+        for schema in Schema
+        if schema is not Schema.OLDEST
+    },
     "12: times before 0": {"faults": frozenset({Fault.NEGATIVE_TIMES})},
     "14: steps as start/end ranges": {"faults": frozenset({Fault.START_END})},
     "15: bytes that are no UTF-8": {"faults": frozenset({Fault.NOT_UTF8})},

@@ -144,10 +144,14 @@ def mutated_bytes(path: Path, rng: random.Random) -> None:
     path.write_bytes(content)
 
 
+class TooLongError(Exception):
+    """Not TimeoutError: that is an OSError, which a reader may take for one of its file."""
+
+
 @contextmanager
 def time_limit() -> Iterator[None]:
     def stop(_signal: int, _frame: object) -> None:
-        raise TimeoutError(f"more than {LIMIT_S} s")
+        raise TooLongError(f"more than {LIMIT_S} s")
 
     old = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
