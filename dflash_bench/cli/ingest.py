@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +11,10 @@ import typer
 
 from dflash_bench.cli.console import reading_progress, stdout, transfer_progress
 from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, PresetName, ProfilesPlace, RankPattern, chosen_pattern
+from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from dflash_bench.ingest.workers import RunTasks
     from dflash_bench.model import RunInfo
     from dflash_bench.profile import Profile
 
@@ -27,6 +31,10 @@ def ingest(
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes that read. Default: one per core.")] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Let a Dask cluster read: its scheduler, such as tcp://host:8786."),
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a profile of the same name.")] = False,
     profiles: ProfilesPlace = DEFAULT_PROFILES,
 ) -> None:
@@ -39,27 +47,43 @@ def ingest(
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.ingest.sources import ingest as ingest_captures
 
-    with mirrored(profiles, paths) as mirror:
+    if jobs is not None and scheduler is not None:
+        raise UsageError("--jobs are processes of this machine, --scheduler is a cluster", hint="leave one of them out")
+    with mirrored(profiles, paths) as mirror, _cluster(scheduler) as run_tasks:
         with transfer_progress() as transferred:
             near = [Path(mirror.near(path, transferred)) for path in paths]
         options = IngestOptions(
-            profiles=mirror.profiles,
+            # workers have another working directory
+            profiles=mirror.profiles if run_tasks is None else mirror.profiles.absolute(),
             run=run,
             arm=arm,
             workload=workload,
             rank_pattern=chosen_pattern(preset, rank_pattern),
             nsys=nsys,
             jobs=jobs,
+            run_tasks=run_tasks,
             is_replace=replace,
         )
         with reading_progress() as progress:
-            found = ingest_captures(near, options, progress)
+            found = ingest_captures(near if run_tasks is None else [p.absolute() for p in near], options, progress)
         with transfer_progress() as transferred:
             mirror.publish(transferred, is_replace=replace)
         for profile in found:
             describe(profile, mirror.say(str(profile.path)))
     names = " ".join(p.info.run for p in found[:2])
     stdout.print(f"next: dflash-bench {'compare' if len(found) == 2 else 'metrics'} {names}", markup=False)
+
+
+@contextmanager
+def _cluster(address: str | None) -> Iterator[RunTasks | None]:
+    """What runs the tasks of an ingest on a cluster; None where it is this machine."""
+    if address is None:
+        yield None
+        return
+    from dflash_bench.ingest.cluster import cluster
+
+    with cluster(address) as run_tasks:
+        yield run_tasks
 
 
 def describe(profile: Profile, place: str) -> None:

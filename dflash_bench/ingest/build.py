@@ -19,7 +19,7 @@ from dflash_bench.ingest.source import Source
 from dflash_bench.ingest.steps import write_steps
 from dflash_bench.ingest.tasks import TaskResult, plan
 from dflash_bench.ingest.workers import Progress as Progress
-from dflash_bench.ingest.workers import run_tasks
+from dflash_bench.ingest.workers import RunTasks, run_tasks
 from dflash_bench.ingest.writers import unranked_path
 from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RunInfo, Value
 from dflash_bench.profile import Events, Profile, is_profile, open_profile, part_path, write_run
@@ -33,7 +33,8 @@ class RunOptions:
 
     ``arm`` and ``workload`` describe the run where the captures' marks do not; ``settings`` and ``counters`` (rank →
     metric → value) come from the built-in loop. ``captures`` is a folder that moves into the profile with it. ``jobs``:
-    how many processes may read (None: one per core); the profile is the same with any number.
+    how many processes may read (None: one per core); the profile is the same with any number. ``run_tasks``: what
+    reads the captures instead of processes of this machine, such as a cluster.
     """
 
     run: str
@@ -46,6 +47,7 @@ class RunOptions:
     captures: Path | None = None
     is_replace: bool = False
     jobs: int | None = None
+    run_tasks: RunTasks | None = None
 
 
 def build_profile(exports: Sequence[Source], options: RunOptions, progress: Progress | None = None) -> Profile:
@@ -59,7 +61,7 @@ def build_profile(exports: Sequence[Source], options: RunOptions, progress: Prog
     if (existing := _existing(target, exports, options)) is not None:
         return existing
     with partial_folder(target) as folder:
-        parts = _write_events(exports, folder, options.jobs, progress)
+        parts = _write_events(exports, folder, options, progress)
         info = _describe(exports, parts, options)
         _move_to_ranks(folder, info)
         write_steps([export.path for export in exports], info, folder)
@@ -137,9 +139,11 @@ def _publish(folder: Path, target: Path, exports: Sequence[Source], options: Run
     return open_profile(target)
 
 
-def _write_events(exports: Sequence[Source], folder: Path, jobs: int | None, progress: Progress | None) -> list[_Part]:
+def _write_events(
+    exports: Sequence[Source], folder: Path, options: RunOptions, progress: Progress | None
+) -> list[_Part]:
     tasks = plan(exports, folder)
-    results = run_tasks(tasks, jobs, progress)
+    results = options.run_tasks(tasks, progress) if options.run_tasks else run_tasks(tasks, options.jobs, progress)
     by_capture: dict[int, list[TaskResult]] = {k: [] for k in range(len(exports))}
     for task, result in zip(tasks, results, strict=True):
         by_capture[task.capture].append(result)

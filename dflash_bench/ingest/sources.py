@@ -21,6 +21,7 @@ from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern, ran
 from dflash_bench.ingest.reports import CAPTURE_SUFFIXES, export_stem, is_superseded, to_export
 from dflash_bench.ingest.source import Source
 from dflash_bench.ingest.torch_trace import ENGINE_SUFFIXES, looks_like_trace, open_trace, trace_stem
+from dflash_bench.ingest.workers import RunTasks
 from dflash_bench.model import Value
 from dflash_bench.profile import Profile, is_profile, open_profile
 
@@ -32,8 +33,8 @@ class IngestOptions:
     """How captures become profiles. ``run``: one name for all of them; None: named after the files, run by run.
 
     ``is_implicit``: another command needs the profile; a name that is taken then gets a suffix instead of an error.
-    ``settings``, ``counters``, ``captures`` (what the built-in loop knows of its run) and ``jobs`` are passed on
-    (`RunOptions`).
+    ``settings``, ``counters``, ``captures`` (what the built-in loop knows of its run), ``jobs`` and ``run_tasks`` are
+    passed on (`RunOptions`).
     """
 
     profiles: Path = Path("profiles")
@@ -48,6 +49,7 @@ class IngestOptions:
     counters: dict[int, dict[str, float]] = field(default_factory=dict)
     captures: Path | None = None
     jobs: int | None = None
+    run_tasks: RunTasks | None = None
 
 
 def resolve(source: str, options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
@@ -216,6 +218,7 @@ def _build(group: Sequence[Source], run: str, options: IngestOptions, progress: 
         captures=options.captures,
         is_replace=options.is_replace,
         jobs=options.jobs,
+        run_tasks=options.run_tasks,
     )
     try:
         return build_profile(group, details, progress)

@@ -23,6 +23,9 @@ from dflash_bench.ingest.tasks import Task, TaskResult, run_task
 Progress = Callable[[Path, int, int], None]
 """Called with (file, rows read, rows in the file)."""
 
+RunTasks = Callable[[Sequence[Task], Progress | None], list[TaskResult]]
+"""What runs all tasks of a run and gives their results in the order of the tasks."""
+
 PARALLEL_ROWS = 1_000_000
 """With fewer rows one process is done before others have begun: each needs half a second of CPU time to start."""
 REPORT_S = 0.1
@@ -43,7 +46,7 @@ def run_tasks(tasks: Sequence[Task], jobs: int | None = None, progress: Progress
     Raises what `run_task` raises, of the first task that fails, and DataError when a process dies. However this ends,
     no process is left.
     """
-    tally = _Tally(tasks, progress)
+    tally = Tally(tasks, progress)
     count = min(available_cores() if jobs is None else jobs, len(tasks))
     if count > 1 and sum(task.section.num_rows for task in tasks) >= PARALLEL_ROWS:
         return _run_in_processes(tasks, count, tally)
@@ -54,7 +57,7 @@ def run_tasks(tasks: Sequence[Task], jobs: int | None = None, progress: Progress
     return results
 
 
-class _Tally:
+class Tally:
     """Rows read so far, by file, for whoever shows progress."""
 
     def __init__(self, tasks: Sequence[Task], progress: Progress | None) -> None:
@@ -81,7 +84,7 @@ class _Tally:
             self.progress(file, self.by_file[file], self.totals[file])
 
 
-def _run_in_processes(tasks: Sequence[Task], count: int, tally: _Tally) -> list[TaskResult]:
+def _run_in_processes(tasks: Sequence[Task], count: int, tally: Tally) -> list[TaskResult]:
     results: dict[int, TaskResult] = {}
     # the longest first: a long one that begins last would keep one process busy while the others are idle
     order = sorted(range(len(tasks)), key=lambda index: -tasks[index].section.num_rows)
