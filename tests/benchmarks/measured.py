@@ -8,17 +8,19 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_S = 0.02
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run. ``peak_bytes``: the largest sum of resident memory over the command's processes that was seen."""
+    """One run. ``peak_bytes``: the largest sum of memory over the command's processes that was seen.
+
+    ``problem`` says why the run is no result; one that was stopped still took at least ``wall_s``.
+    """
 
     wall_s: float
     cpu_s: float
@@ -28,7 +30,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Several runs of one command."""
+    """Several runs of one command, and their medians."""
 
     name: str
     runs: tuple[Measured, ...]
@@ -46,15 +48,39 @@ class Case:
         return statistics.median(r.cpu_s for r in self.runs)
 
     @property
-    def peak_bytes(self) -> float:
-        return statistics.median(r.peak_bytes for r in self.runs)
+    def peak_mb(self) -> float:
+        return statistics.median(r.peak_bytes for r in self.runs) / 1e6
 
 
-def run(command: Sequence[str], *, timeout_s: float, cwd: Path) -> Measured:
+def run_in_turns(
+    commands: Mapping[str, Sequence[str]],
+    repeats: int,
+    *,
+    timeout_s: float,
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+) -> list[Case]:
+    """Run the commands one after the other, again and again, so that a busy machine slows all of them alike."""
+    found: dict[str, list[Measured]] = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, command in commands.items():
+            found[name].append(run(command, timeout_s=timeout_s, cwd=cwd, environment=environment))
+    return [Case(name, tuple(runs)) for name, runs in found.items()]
+
+
+def run(
+    command: Sequence[str], *, timeout_s: float, cwd: Path, environment: Mapping[str, str] | None = None
+) -> Measured:
     """Run a command in a session of its own, so that its children are counted and ended with it."""
     began = time.monotonic()
     process = subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=cwd,
+        env=None if environment is None else {**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     peak, done = [0], threading.Event()
     sampler = threading.Thread(target=_sample, args=(process.pid, peak, done))
@@ -76,13 +102,15 @@ def run(command: Sequence[str], *, timeout_s: float, cwd: Path) -> Measured:
     if process.returncode == -signal.SIGKILL and wall >= timeout_s:
         problem = f"stopped after {timeout_s:.0f} s"
     elif process.returncode:
-        problem = f"exit {process.returncode}: {(said[0].strip().splitlines() or [''])[-1][:80]}"
-    return Measured(wall, usage.ru_utime + usage.ru_stime, max(peak[0], usage.ru_maxrss * 1024), problem)
+        words = [line.strip() for line in said[0].splitlines() if any(char.isalpha() for char in line)]
+        problem = f"exit {process.returncode}: {(words or ['without a word'])[-1][:100]}"
+    # not ru_maxrss, which counts what this process held when it started the command
+    return Measured(wall, usage.ru_utime + usage.ru_stime, peak[0], problem)
 
 
 def _sample(session: int, peak: list[int], done: threading.Event) -> None:
     while not done.wait(SAMPLE_S):
-        peak[0] = max(peak[0], sum(_resident(p) for p in _members(session)))
+        peak[0] = max(peak[0], sum(_memory(pid) for pid in _members(session)))
 
 
 def _members(session: int) -> list[str]:
@@ -99,10 +127,10 @@ def _members(session: int) -> list[str]:
     return found
 
 
-def _resident(pid: str) -> int:
+def _memory(pid: str) -> int:
+    """Memory of a process, of what it shares with others (libraries, above all) its share: so that sums are right."""
     try:
-        fields = Path("/proc", pid, "statm").read_text().split()
+        lines = Path("/proc", pid, "smaps_rollup").read_text().splitlines()
     except OSError:
         return 0
-    # without what is shared: libraries and file pages of several processes would count several times
-    return (int(fields[1]) - int(fields[2])) * PAGE
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
