@@ -43,6 +43,9 @@ CODES: tuple[Code, ...] = (
     Code("name_missing", "ingest", "rows with the id of a name that the file does not hold, shown by number"),
     Code("ranges_lost", "ingest", "NVTX domains without a single range: this nvtx package and this nsys may not match"),
     Code("range_open_at_end", "ingest", "ranges without an end, open when the capture ended: in no duration figure"),
+    Code(
+        "gpu_work_without_device", "ingest", "graph replays that begin on the host: taken as work of their own device"
+    ),
     # ingest: rows that are no events
     Code("table_without_columns", "ingest", "rows in tables without a column they mean nothing without, left out"),
     Code("table_without_ids", "ingest", "rows in tables without the column of an id, read as if all had the same one"),

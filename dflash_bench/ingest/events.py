@@ -33,6 +33,8 @@ from dflash_bench.profile import Events
 if TYPE_CHECKING:
     from dflash_bench.ingest.export import Export
 
+NO_DEVICE = (1 << 31) - 1
+"""What CUPTI writes for the device of a graph whose first node runs on the host."""
 API_VERSION_SUFFIX = re.compile(r"_v\d+$")
 MEMCPY_KINDS = {
     1: "HtoD",
@@ -153,7 +155,9 @@ def _graphs(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "graphExecId": ABSENT}
     for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", columns, skipped):
         keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
-        name = constant("graph", len(int_column(batch, "start")[keep]))
+        device = int_column(batch, "deviceId")[keep]
+        skipped.add("gpu_work_without_device", int((device == NO_DEVICE).sum()))
+        name = constant("graph", len(device))
         yield _work(batch, keep, "graph", name, graph_exec_id="graphExecId")
 
 

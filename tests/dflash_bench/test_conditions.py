@@ -96,6 +96,8 @@ PLANTED = (
             f"SELECT COUNT(*) FROM {KERNEL} WHERE correlationId = 0", (Fault.KERNELS_UNCORRELATED,)),
     Planted("graphs made before the capture", "joined_by_order",
             f"SELECT COUNT(*) FROM {GRAPH} WHERE correlationId = 0", (Fault.CORRELATION_ZERO,)),
+    Planted("graphs that begin on the host", "gpu_work_without_device",
+            f"SELECT COUNT(*) FROM {GRAPH} WHERE deviceId = 2147483647", (Fault.HOST_FIRST_NODE,)),
     Planted("25: GPU rows without times", "gpu_work_without_time",
             f'SELECT COUNT(*) FROM ({WORK}) WHERE start = 0 AND "end" = 0', (Fault.NO_TIMES,)),
     Planted("25: GPU rows that end before they start", "gpu_work_ends_before_start",
