@@ -409,6 +409,24 @@ def test_a_range_takes_its_own_text_or_its_registered_string_or_is_unnamed(run, 
     assert ranges == {"plain", "registered", "start-end", "(unnamed)", "from nvtxt", "default domain"}
 
 
+def test_registered_strings_and_own_texts_are_told_apart_whatever_their_ids_are(run, tmp_path):
+    path = write(
+        tmp_path / "a.sqlite", [Range("own", 0, 1), Range("other", 2, 3), Range("x", 4, 5, is_registered=True)]
+    )
+    with closing(sqlite3.connect(path)) as db:
+        for key in (-1, -2, -3, -(2**63) + 1, 2**63 - 1):
+            db.execute("INSERT INTO StringIds VALUES (?, ?)", (key, f"registered {key}"))
+            db.execute(
+                "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, textId, domainId)"
+                " SELECT start + 10, end + 10, eventType, globalTid, ?, domainId FROM NVTX_EVENTS WHERE text = 'own'",
+                (key,),
+            )
+        db.commit()
+    found = json.loads(run("metrics", path, "--json").stdout)
+    ranges = {m["metric"].removeprefix("range.") for m in found["metrics"] if m["metric"].startswith("range.")}
+    assert ranges == {"own", "other", "x", *(f"registered {key}" for key in (-1, -2, -3, -(2**63) + 1, 2**63 - 1))}
+
+
 def test_negative_times_are_normal(run, tmp_path):
     path = write(tmp_path / "a.sqlite", [Range("decode_step", -10_900, -100), Range("decode_step", -90, 10)])
     found = json.loads(run("metrics", path, "--json").stdout)
