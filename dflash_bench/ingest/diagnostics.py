@@ -40,7 +40,7 @@ _SKIPPED = {
     "name_missing": "rows bear the id of a name that the file does not hold, and are shown by that number",
     "ranges_lost": "NVTX domains were opened and not one range is there: the nvtx package and this nsys may not match",
     "range_open_at_end": "ranges were still open when the capture ended: they are in no figure of durations",
-    "gpu_work_without_device": "graph replays begin on the host and have no device: they count as that of one more",
+    "gpu_work_without_device": "graph replays begin on the host, without a device: they count for one of their own",
     "range_without_time": "ranges have no start or length and were left out",
     "range_ends_before_start": "NVTX ranges end before they start and were left out",
     "api_call_ends_before_start": "API calls end before they start and were left out",
