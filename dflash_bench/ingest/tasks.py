@@ -12,11 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
+from dflash_bench.errors import DataError
 from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import Batch, Skipped, values_of
 from dflash_bench.ingest.source import Section, Source
 from dflash_bench.ingest.writers import Writers
 from dflash_bench.profile import Events
+
+MAX_FILES = 900
+"""Files that a task writes at most, one per table and process: a program may have 1,024 open where nobody says more."""
 
 OnRows = Callable[[int], None]
 """Called with the number of rows that were read since the last call."""
@@ -56,13 +60,19 @@ def plan(exports: Sequence[Source], folder: Path) -> tuple[Task, ...]:
 def run_task(task: Task, on_rows: OnRows | None = None) -> TaskResult:
     """Read a section and write its rows, one Parquet file per table and process.
 
-    Raises DataError when the capture is damaged, OSError when the rows cannot be written.
+    Raises DataError when the capture is damaged, or its processes are too many to be true, and OSError when the rows
+    cannot be written.
     """
     skipped, marks = Skipped(), dict[int, RankMark]()
     with ExitStack() as stack:
         writers = Writers(task.folder, task.capture, stack)
         for batch in task.source.stream(skipped, task.section):
             writers.add(batch)
+            if len(writers.counts) > MAX_FILES:
+                raise DataError(
+                    f"{task.source.path}: holds rows of more than {MAX_FILES} processes, which no run has",
+                    hint="copy or export the file again",
+                )
             if batch.table is Events.MARKS:
                 marks |= _rank_marks(batch)
             if on_rows is not None:

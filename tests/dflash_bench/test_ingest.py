@@ -427,6 +427,15 @@ def test_registered_strings_and_own_texts_are_told_apart_whatever_their_ids_are(
     assert ranges == {"own", "other", "x", *(f"registered {key}" for key in (-1, -2, -3, -(2**63) + 1, 2**63 - 1))}
 
 
+def test_more_processes_than_a_run_can_have_are_one_sentence_that_names_the_file(cli, tmp_path, profiles):
+    """Each process gets files of its own: so many that the system would refuse to open them."""
+    path = write(tmp_path / "a.sqlite", [Range("decode_step", 0, 90, pid=pid, tid=pid) for pid in range(1, 1200)])
+    found = cli("ingest", path, "--profiles", profiles)
+    assert found.exit_code == 5
+    assert "a.sqlite: holds rows of more than 900 processes" in found.stderr
+    assert names(profiles) == []
+
+
 def test_negative_times_are_normal(run, tmp_path):
     path = write(tmp_path / "a.sqlite", [Range("decode_step", -10_900, -100), Range("decode_step", -90, 10)])
     found = json.loads(run("metrics", path, "--json").stdout)
