@@ -1,6 +1,7 @@
 """The trace for Perfetto: well formed by the Trace Event Format, and with the leads that the metrics have.
 
-Perfetto's trace processor fetches its program when it first runs, so the file is held against the documented format:
+Perfetto's trace processor (PyPI ``perfetto`` 0.59.1) fetches its program when it first runs; the package does not
+hold it, so the file is held against the documented format:
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
@@ -10,6 +11,7 @@ import gzip
 import json
 from collections import Counter, defaultdict
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +22,10 @@ from dflash_bench.errors import DataError
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.events import Reading
 from dflash_bench.metrics.measure import measure
+from dflash_bench.profile import open_profile
 from dflash_bench.report.perfetto import Side, begins_and_ends, nesting_rows, side, trace_events, write_trace
+
+REFERENCE = Path(__file__).parents[2] / "profiles" / "reference"
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +158,19 @@ def test_leads_recomputed_from_the_file_are_the_metrics_leads(trace, runs):
         expected = sorted(run.find("launch.lead", int(rank)).values.tolist())
         assert sorted(leads_of(trace, pid)) == expected
         assert len(expected) > 800
+
+
+def test_leads_of_the_reference_profile_are_the_metrics_leads(tmp_path):
+    """The same query on the profile of a whole run of 500 steps, as it lies in ``profiles/reference``."""
+    profile = open_profile(REFERENCE / "h200-control")
+    measured = measure(profile)
+    write_trace(tmp_path / "trace.json", [side("control", profile, measured)])
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    expected = measured.find("launch.lead", 0).values
+    found = leads_of(events, 1)
+    assert sorted(found) == sorted(expected.tolist())
+    assert np.median(found) == np.median(expected)
+    assert len(found) == 18_914
 
 
 def test_launches_carry_their_lead_as_an_argument(trace, runs):
