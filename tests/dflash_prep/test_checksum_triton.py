@@ -143,7 +143,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from dflash_prep import checksum_triton as kernels
 
-FIXED = {"B": 8, "N": 8, "BLOCK": 8, "PAGE_SIZE": 256}
+FIXED = {"B": 4, "N": 4, "BLOCK": 4, "PAGE_SIZE": 256}
 HALF = ("table_ptr", "kv_ptr", "commit_lens_ptr", "lens_ptr")
 BY_REQUEST = ("_write_target_kernel", "_target_kernel")  # without row numbers, as through a block table
 for name in (*BY_REQUEST, "_write_draft_kernel", "_propose_kernel", "_keep_kernel"):
