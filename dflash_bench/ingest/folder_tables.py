@@ -23,6 +23,8 @@ SUFFIXES = (".parquet", ".arrow")
 FOLDER_ENDINGS = ("_pqtdir", "_arwdir")
 """How nsys calls the folders that it makes."""
 _FILE_MAGIC = b"ARROW1"
+_BUFFER_BYTES = 1 << 20
+"""Of each column this much is read at a time: else a column of a row group, of whatever size, would be read whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def _schema(file: Path) -> pa.Schema:
 def _batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """These columns of a file, at most `BATCH_ROWS` rows at a time."""
     if file.suffix == ".parquet":
-        with pq.ParquetFile(file, pre_buffer=False) as parquet:
+        with pq.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER_BYTES) as parquet:
             yield from parquet.iter_batches(BATCH_ROWS, columns=list(columns))
         return
     with _arrow(file) as batches:
