@@ -36,6 +36,7 @@ from dflash_bench.metrics.registry import Pool, position, spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Metric, RunInfo, RunMetrics, Statistic, Unit, Value
 from dflash_bench.samples import decode, encode
+from dflash_bench.stats.composition import is_composition
 from dflash_bench.stats.noise import Noise, noise
 
 FORMAT_VERSION = 1
@@ -263,7 +264,8 @@ def _unlabelled(label: str) -> tuple[str, int | None]:
 def _is_kept(metric: Metric) -> bool:
     """Whether its samples are stored: pooled ones are made of the ranks', and what is never judged is not needed."""
     is_own = metric.rank is not None or spec(metric.name).pool is Pool.NONE
-    return is_own and noise(metric.name) is not Noise.UNJUDGED and len(metric.values) > 0
+    is_used = noise(metric.name) is not Noise.UNJUDGED or is_composition(metric.name)
+    return is_own and is_used and len(metric.values) > 0
 
 
 def _kept(run: RunMetrics) -> BaselineRun:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from dflash_bench.environment import Difference, differences, is_refused
 from dflash_bench.metrics.registry import position, spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Change, Comparison, Metric, RunMetrics
+from dflash_bench.model import Change, Comparison, Finding, Metric, RunMetrics
 from dflash_bench.stats.bootstrap import difference_interval
+from dflash_bench.stats.composition import unlike_steps
 from dflash_bench.stats.judgement import Judgement, Judgements
 from dflash_bench.stats.verdict import judge
 
@@ -19,8 +20,8 @@ Key = tuple[str, int | None]
 
 def compare(base: RunMetrics, candidate: RunMetrics) -> Comparison:
     """Everything that at least one of the runs has, side by side; what differs in their circumstances, as findings."""
-    findings = tuple(d.finding for d in differences([base.info], [candidate.info]))
-    return Comparison(base, candidate, _changes(base, candidate), findings)
+    differing = differences([base.info], [candidate.info])
+    return Comparison(base, candidate, _changes(base, candidate), _findings(differing, [base], [candidate], None))
 
 
 def _changes(base: RunMetrics, candidate: RunMetrics, without_interval: Container[Key] = ()) -> tuple[Change, ...]:
@@ -77,7 +78,23 @@ def compare_arms(base: Sequence[RunMetrics], candidate: Sequence[RunMetrics]) ->
         _judged(c, judged[c.metric, c.rank]) if (c.metric, c.rank) in judged else c
         for c in _changes(base[0], candidate[0], unseen)
     )
-    return Comparison(base[0], candidate[0], changes, tuple(d.finding for d in differing)), judgements
+    return Comparison(base[0], candidate[0], changes, _findings(differing, base, candidate, judgements)), judgements
+
+
+def _findings(
+    differing: Sequence[Difference],
+    base: Sequence[RunMetrics],
+    candidate: Sequence[RunMetrics],
+    judgements: Judgements | None,
+) -> tuple[Finding, ...]:
+    found = [*(d.finding for d in differing), *unlike_steps(base, candidate)]
+    if judgements is not None and (num := judgements.num_on_drift):
+        text = (
+            f"{num} verdicts rest on too few runs to measure how far runs stray, and on the stated drift of 3 %; on a"
+            " busy machine they stray further: repeats tell (`dflash-bench run --repeats 5`)"
+        )
+        found.append(Finding("stated_drift", None, num, text))
+    return tuple(found)
 
 
 def judged_if_alike(

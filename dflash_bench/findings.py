@@ -115,6 +115,12 @@ CODES: tuple[Code, ...] = (
     Code("different_python", "compare", "base and candidate ran under different Python versions"),
     Code("different_torch", "compare", "base and candidate ran under different torch versions"),
     Code("different_triton", "compare", "base and candidate ran under different triton versions"),
+    Code(
+        "different_composition",
+        "compare",
+        "base and candidate consist of different shares of prefill, mixed, eager steps",
+    ),
+    Code("stated_drift", "compare", "verdicts from too few runs, held against a drift that is stated and not measured"),
     Code("different_nvtx", "compare", "base and candidate ran under different nvtx packages"),
     # gate
     Code("different_tokens", "gate", "the runs committed different numbers of tokens: they did not do the same work"),

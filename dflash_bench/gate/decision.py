@@ -19,6 +19,7 @@ from dflash_bench.gate.attribution import Culprit, attribute
 from dflash_bench.gate.policy import OnInconclusive, Policy
 from dflash_bench.metrics.events import Reading
 from dflash_bench.model import Finding, RunMetrics
+from dflash_bench.stats.composition import unlike_steps
 from dflash_bench.stats.judgement import Judgement, Judgements, Verdict
 from dflash_bench.stats.rules import Figures
 from dflash_bench.stats.verdict import judge
@@ -194,6 +195,7 @@ def _outcome(checks: Sequence[Check], missing: Sequence[tuple[str, int | None]],
 
 def _findings(sides: Sides, found: Sequence[Difference]) -> Iterator[Finding]:
     yield from (d.finding for d in found)
+    yield from unlike_steps(sides.base, sides.candidate)
     counts = [r.find("tokens.committed", None) for r in (*sides.base, *sides.candidate)]
     tokens = {float(m.values[0]) for m in counts if m is not None and len(m.values)}
     seeds = {(r.info.settings.get("seed"), r.info.settings.get("steps")) for r in (*sides.base, *sides.candidate)}

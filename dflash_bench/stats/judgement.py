@@ -22,7 +22,8 @@ class Judgement:
     """The verdict on one metric and rank. Figures and differences are in the metric's unit.
 
     ``base`` and ``candidate`` are the means of the runs' figures, ``shift`` is candidate − base. ``tolerance`` is what
-    counts as no change. ``q`` is the p-value adjusted for all comparisons. ``detectable`` is the smallest difference
+    counts as no change. ``is_on_drift``: the runs were too few to measure how far runs stray, and a stated or learned
+    drift stands for it. ``q`` is the p-value adjusted for all comparisons. ``detectable`` is the smallest difference
     that these repeats get a verdict on, 9 times in 10; ``further`` how many more runs of each side would decide. Both,
     and the p-values, are None for an exact comparison.
     """
@@ -41,6 +42,7 @@ class Judgement:
     interval: Interval | None
     tolerance: float
     is_exact: bool
+    is_on_drift: bool = False
     p: float | None = None
     p_exact: float | None = None
     q: float | None = None
@@ -76,6 +78,11 @@ class Judgements:
     def find(self, name: str, rank: int | None) -> Judgement | None:
         """The verdict on that metric and rank, or None."""
         return next((j for j in self.each if j.metric == name and j.rank == rank), None)
+
+    @property
+    def num_on_drift(self) -> int:
+        """How many verdicts that something changed rest on a drift that was not measured on these runs."""
+        return sum(j.is_on_drift for j in (*self.of(Verdict.IMPROVED), *self.of(Verdict.REGRESSED)))
 
     @property
     def method(self) -> str:

@@ -181,6 +181,7 @@ def _decided(opened: _Open, q: float, needed: float, rate: float) -> Judgement:
         interval=found.interval,
         tolerance=opened.tolerance,
         is_exact=False,
+        is_on_drift=found.is_widened,
         p=found.p,
         p_exact=found.p_exact,
         q=q,
