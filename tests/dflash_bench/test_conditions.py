@@ -168,6 +168,13 @@ def test_what_is_read_exactly_gives_the_figures_of_a_plain_reading_and_no_warnin
     assert differing(path, measured) == {}
 
 
+@pytest.mark.parametrize("name", ["sync_rank0", "sync_rank1", "nosync_rank0", "nosync_rank1"])
+def test_the_captures_of_a_real_run_give_the_figures_of_a_plain_reading(h200, tmp_path, name):
+    path = h200 / f"h200x2_{name}.sqlite"
+    (profile,) = ingest([path], IngestOptions(profiles=tmp_path / "profiles"))
+    assert differing(path, measure(profile)) == {}
+
+
 def test_a_view_in_place_of_a_table_is_left_out_and_said(warnings, tmp_path):
     """A view is a program: one that never ends must not hang the reader."""
     path = write_export(tmp_path / "made.sqlite", Spec(rows=ROWS, ranks=1))
