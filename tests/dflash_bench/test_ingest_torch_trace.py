@@ -77,6 +77,15 @@ def test_a_trace_says_its_rank_its_gpus_and_when_it_began(tmp_path: Path) -> Non
     assert trace.session_start_utc_ns == BASE_NS
 
 
+@pytest.mark.parametrize("fields", [{"name": "#12"}, {"name": ""}, {"name": None}, {"name": 5}])
+def test_an_annotation_without_a_name_is_an_unnamed_range_as_in_nsys(tmp_path: Path, fields: dict[str, object]) -> None:
+    path = trace_of(tmp_path / "t.json", host(), host(**fields))
+    (profile,) = ingest([path], IngestOptions(profiles=tmp_path / "profiles"))
+    found = measure(profile).find("range.(unnamed)", 0)
+    assert found is not None
+    assert found.n == 1
+
+
 def test_rows_come_in_batches_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_bench.ingest.torch_trace.BATCH_ROWS", 100)
     path = write_trace(tmp_path / "t.json", Spec(rows=5000, ranks=1), 0)
