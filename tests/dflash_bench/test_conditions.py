@@ -192,6 +192,15 @@ def test_a_table_without_ids_is_read_as_if_all_were_one_and_it_is_said(warnings,
     assert warnings(path)[0, "table_without_ids"]["count"] == one(path, f"SELECT COUNT(*) FROM {MEMCPY}")
 
 
+def test_a_registered_string_that_is_empty_names_nothing(tmp_path):
+    path = write_export(tmp_path / "made.sqlite", Spec(rows=ROWS, ranks=1))
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE StringIds SET value = '' WHERE value = 'sample'")
+    (profile,) = ingest([path], IngestOptions(profiles=tmp_path / "profiles"))
+    unnamed = measure(profile).find("range.(unnamed)", 0)
+    assert unnamed.n == one(path, f"SELECT COUNT(*) FROM NVTX_EVENTS {NAMED.format('textId')} = ''") > 0
+
+
 # ── several ranks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
