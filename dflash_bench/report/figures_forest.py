@@ -113,6 +113,12 @@ def _at(change: Change, difference: float, is_relative: bool) -> float:
     return 100 * difference / change.base if is_relative and change.base else difference / 1000
 
 
+def _reach(change: Change) -> float:
+    """How far out the interval of a relative change ends."""
+    found = change.interval
+    return max(abs(_at(change, end, True)) for end in (found.low, found.high)) if found else 0.0
+
+
 def _window(rows: Sequence[Change]) -> float:
     """The narrowest half-width that holds most of the rows."""
     far = sorted(abs(_at(c, c.difference or 0.0, True)) for c in rows)
@@ -126,6 +132,8 @@ def _notes(changes: Sequence[Change], rows: Sequence[Change], window: float | No
         note += " A hollow dot has no interval: an exact count, too few samples, or a single value."
     if window is not None and any(abs(_at(c, c.difference or 0.0, True)) > window for c in rows):
         note += " A triangle at an edge lies beyond it."
+    if window is not None and any(_reach(c) > window for c in rows):
+        note += " A line that runs out of the figure goes on outside."
     rest = len(changes) - len(rows)
     return note + (f" {rest} more are left to the table." if rest else "")
 

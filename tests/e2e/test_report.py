@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,43 @@ def test_anything_but_two_runs_is_refused_by_their_names(written, tmp_path):
     assert found.exit_code == ExitCode.USAGE
     assert "h200x2_sync alone holds 1: h200x2_sync" in found.stderr
     assert not (tmp_path / "r.html").exists()
+
+
+@pytest.fixture
+def repeated(written, tmp_path):
+    """A folder of profiles with two runs of each arm."""
+    for arm in ("sync", "nosync"):
+        for k in (1, 2):
+            path = tmp_path / f"{arm}-{k}"
+            shutil.copytree(written[0] / "profiles" / f"h200x2_{arm}", path)
+            content = json.loads((path / "run.json").read_text("utf-8")) | {"run": path.name}
+            (path / "run.json").write_text(json.dumps(content), "utf-8")
+    return tmp_path
+
+
+def test_several_runs_a_side_are_named_by_pattern_or_list(repeated):
+    """Page, JSON and terminal speak of all four, and of the one of each side that is looked at step by step."""
+    found = command("sync-*", "nosync-1,nosync-2", "-o", repeated / "r.html", "--profiles", repeated)
+    assert found.exit_code == ExitCode.PASS, found.output
+    assert "sync (2 runs) → nosync (2 runs)" in found.stdout
+    assert "timelines are those of the median runs by step.period, sync-1 and nosync-1" in " ".join(
+        found.stdout.split()
+    )
+    page = (repeated / "r.html").read_text("utf-8")
+    document = json.loads(re.search(r'id="comparison">(.*?)</script>', page, re.S)[1])
+    assert [(r["run"], r["is_typical"]) for r in document["runs"]] == [
+        ("sync-1", True), ("sync-2", False), ("nosync-1", True), ("nosync-2", False),
+    ]  # fmt: skip
+    assert all(f'data-run="{run["run"]}"' in page for run in document["runs"])
+    judged = next(v for v in document["verdicts"] if (v["metric"], v["rank"]) == ("step.lead", None))
+    assert (judged["base_runs"], judged["candidate_runs"], judged["verdict"]) == (2, 2, "improved")
+    assert "dflash-bench report sync-1,sync-2 nosync-1,nosync-2 -o report.html" in re.sub("</?span>", "", page)
+
+
+def test_a_run_on_both_sides_is_refused(repeated):
+    found = command("sync-*", "sync-2", "-o", repeated / "r.html", "--profiles", repeated)
+    assert found.exit_code == ExitCode.USAGE
+    assert "sync-2 stands on both sides" in found.stderr
 
 
 @pytest.mark.parametrize("text", ["5", "5:5", "9:3", "a:b", "-1:4"])
