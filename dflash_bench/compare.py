@@ -90,8 +90,8 @@ def _findings(
     found = [*(d.finding for d in differing), *unlike_steps(base, candidate)]
     if judgements is not None and (num := judgements.num_on_drift):
         text = (
-            f"{num} verdicts rest on too few runs to measure how far runs stray, and on the stated drift of 3 %; on a"
-            " busy machine they stray further: repeats tell (`dflash-bench run --repeats 5`)"
+            f"{num} verdict{'s rest' if num > 1 else ' rests'} on too few runs to tell how far runs stray, and on the"
+            " stated drift of 3 %; on a busy machine they stray further: `dflash-bench run --repeats 5` tells"
         )
         found.append(Finding("stated_drift", None, num, text))
     return tuple(found)

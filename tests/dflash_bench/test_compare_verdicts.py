@@ -65,6 +65,16 @@ def test_several_runs_of_each_arm_are_compared_as_arms():
     assert change.base == pytest.approx(STEP_NS, rel=0.01)
 
 
+@pytest.mark.parametrize(("num", "shift", "is_told"), [(1, 0.3, True), (1, 0.0, False), (5, 0.3, False)])
+def test_a_verdict_from_single_runs_is_told_to_rest_on_a_stated_drift(num, shift, is_told):
+    """On a busy machine runs stray further than stated: whoever reads the verdict must know what it rests on."""
+    rng = np.random.default_rng(2)
+    found, _ = compare_arms(side(rng, QUIET, num), side(rng, QUIET, num, shift * STEP_NS))
+    told = [f.text for f in found.findings if f.code == "stated_drift"]
+    assert bool(told) == is_told
+    assert all("1 verdict" in text and "--repeats 5" in text for text in told)
+
+
 def test_the_report_heads_with_verdicts_reasons_and_how_they_were_reached():
     rng = np.random.default_rng(1)
     found, judgements = compare_arms(side(rng, KINDS["time"], 1), side(rng, KINDS["time"], 1))

@@ -69,6 +69,13 @@ def test_a_single_noisy_pair_is_inconclusive(here, repeat):
     assert found.exit_code == ExitCode.INCONCLUSIVE, found.stdout
 
 
+def test_on_these_runs_the_gate_trusts_itself(here):
+    """Half of the baseline's steps against the other half passes; with twice the tolerance planted in it, it fails."""
+    found = typed("gate", "same-r1", "--self-test", "--policy", "gate.toml")
+    assert found.exit_code == 0
+    assert "BAD" not in found.stdout
+
+
 def test_without_a_baseline_the_command_that_makes_one_is_named(here):
     found = typed("gate", "same-r1", "--baselines", "elsewhere")
     assert found.exit_code == ExitCode.USAGE
