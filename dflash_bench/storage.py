@@ -25,7 +25,7 @@ Transferred = Callable[[str, int, int], None]
 
 _SCHEME = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*)://")
 _DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
-_WITH_FOLDERS = frozenset({"sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs"})
+_WITH_FOLDERS = frozenset({"local", "sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs"})
 """Where a folder must be made before a file is. (Object stores have none, and would make a bucket of a slip.)"""
 _DRIVER_ERRORS = (
     ("botocore.exceptions", "BotoCoreError"),
@@ -228,6 +228,7 @@ def put(source: Path, url: Url, progress: Transferred | None = None) -> None:
             progress(url.name, value, size or 0)
 
     with driver_errors(url, "written"):
+        _make_folder(url.scheme, fs, path)
         fs.put_file(str(source), path, callback=Callback(hooks={"bytes": on_bytes}))
         fs.invalidate_cache()
         there = fs.info(path).get("size")
@@ -246,8 +247,7 @@ def create(url: Url, content: bytes) -> bool:
         try:
             if fs.exists(path):
                 return False
-            if url.scheme in _WITH_FOLDERS:
-                fs.makedirs(fs._parent(path), exist_ok=True)
+            _make_folder(url.scheme, fs, path)
             fs.pipe_file(path, content, mode="create")
         except FileExistsError:
             return False
@@ -259,6 +259,13 @@ def remove(url: Url) -> None:
     fs, path = url.opened()
     with driver_errors(url, "written"), suppress(FileNotFoundError):
         fs.rm_file(path)
+
+
+def remove_folder(url: Url) -> None:
+    """Delete all files below a URL."""
+    fs, path = url.opened()
+    with driver_errors(url, "written"), suppress(FileNotFoundError):
+        fs.rm(path, recursive=True)
 
 
 def check_space(folder: Path, size: int, what: object) -> None:
@@ -282,6 +289,11 @@ def driver_errors(url: Url, verb: str = "read") -> Iterator[None]:
     except _failures() as error:
         reason, hint = _reason(error)
         raise DataError(f"{url} cannot be {verb}: {reason}", hint=hint) from None
+
+
+def _make_folder(scheme: str, fs: Any, path: str) -> None:
+    if scheme in _WITH_FOLDERS:
+        fs.makedirs(str(PurePosixPath(path).parent), exist_ok=True)
 
 
 def _failures() -> tuple[type[BaseException], ...]:

@@ -27,6 +27,7 @@ from dflash_bench.cli.metrics import metrics
 from dflash_bench.cli.report import report
 from dflash_bench.cli.run import run
 from dflash_bench.cli.scrub import scrub
+from dflash_bench.cli.urls import Command
 from dflash_bench.errors import BenchError, ExitCode
 
 EXIT_CODES = "Exit codes: 0 pass, 2 usage, 3 regression, 4 inconclusive, 5 bad data or failed capture, 130 interrupted."
@@ -79,7 +80,7 @@ def options(
 
 
 for command in (run, capture, ingest, metrics, compare, report, gate, calibrate, scrub, doctor):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(baseline, name="baseline")
 
 

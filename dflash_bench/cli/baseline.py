@@ -14,12 +14,13 @@ from dflash_bench.cli.options import (
     AsJson,
     NsysPath,
     PresetName,
-    ProfilesFolder,
+    ProfilesPlace,
     RankPattern,
     StepRange,
     chosen_pattern,
     chosen_reading,
 )
+from dflash_bench.cli.urls import Command, with_urls
 from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ BaselinesFolder = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=Command)
+@with_urls("runs")
 def save(
     runs: Annotated[list[str], typer.Argument(help="Runs of one arm: names, a pattern, captures, or a folder.")],
     keep: Annotated[
@@ -45,7 +47,7 @@ def save(
     agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
-    profiles: ProfilesFolder = DEFAULT_PROFILES,
+    profiles: ProfilesPlace = DEFAULT_PROFILES,
     baselines: BaselinesFolder = DEFAULT_BASELINES,
 ) -> None:
     """Add runs to the baseline of their device, stack, workload, arm and world size."""
@@ -63,7 +65,7 @@ def save(
     stdout.print(text, markup=False, soft_wrap=True)
 
 
-@app.command(name="list")
+@app.command(name="list", cls=Command)
 def list_(json: AsJson = False, baselines: BaselinesFolder = DEFAULT_BASELINES) -> None:
     """List the baselines of a folder."""
     import json as json_text
@@ -107,7 +109,7 @@ def list_(json: AsJson = False, baselines: BaselinesFolder = DEFAULT_BASELINES) 
     stdout.print(rendered(Sheet(f"Baselines in {baselines}", columns, sheet_rows, left=left)))
 
 
-@app.command()
+@app.command(cls=Command)
 def show(
     baseline: Annotated[Path, typer.Argument(help="A baseline file, as `baseline list` names it.")],
     per_rank: Annotated[bool, typer.Option("--per-rank", help="Show each rank, not only all together.")] = False,
@@ -137,7 +139,7 @@ def show(
     show_report(Report(found.key.text, tuple(history), (sheet,)), stdout)
 
 
-@app.command()
+@app.command(cls=Command)
 def prune(
     baseline: Annotated[Path, typer.Argument(help="A baseline file, as `baseline list` names it.")],
     keep: Annotated[int, typer.Option(min=0, help="Newest runs whose samples stay.")] = 5,

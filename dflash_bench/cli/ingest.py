@@ -14,6 +14,7 @@ from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, PresetName, Pro
 from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from dflash_bench.ingest.remote import Mirror
     from dflash_bench.ingest.workers import RunTasks
     from dflash_bench.model import RunInfo
     from dflash_bench.profile import Profile
@@ -49,7 +50,7 @@ def ingest(
 
     if jobs is not None and scheduler is not None:
         raise UsageError("--jobs are processes of this machine, --scheduler is a cluster", hint="leave one of them out")
-    with mirrored(profiles, paths) as mirror, _cluster(scheduler) as run_tasks:
+    with mirrored(profiles, paths) as mirror, _cluster(scheduler, mirror) as run_tasks:
         with transfer_progress() as transferred:
             near = [Path(mirror.near(path, transferred)) for path in paths]
         options = IngestOptions(
@@ -75,14 +76,15 @@ def ingest(
 
 
 @contextmanager
-def _cluster(address: str | None) -> Iterator[RunTasks | None]:
+def _cluster(address: str | None, mirror: Mirror) -> Iterator[RunTasks | None]:
     """What runs the tasks of an ingest on a cluster; None where it is this machine."""
     if address is None:
         yield None
         return
+    from dflash_bench.ingest.attempts import Carriage
     from dflash_bench.ingest.cluster import cluster
 
-    with cluster(address) as run_tasks:
+    with cluster(address, Carriage(mirror.origins, mirror.staging())) as run_tasks:
         yield run_tasks
 
 

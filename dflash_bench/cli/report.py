@@ -16,12 +16,13 @@ from dflash_bench.cli.options import (
     NsysPath,
     PerRank,
     PresetName,
-    ProfilesFolder,
+    ProfilesPlace,
     RankPattern,
     StepRange,
     chosen_pattern,
     chosen_reading,
 )
+from dflash_bench.cli.urls import with_urls
 from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from dflash_bench.profile import Profile
 
 
+@with_urls("base", "candidate")
 def report(
     base: Annotated[str, typer.Argument(help="Profile(s), capture or folder to compare against.")],
     candidate: Annotated[
@@ -50,7 +52,7 @@ def report(
     agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
-    profiles: ProfilesFolder = DEFAULT_PROFILES,
+    profiles: ProfilesPlace = DEFAULT_PROFILES,
 ) -> None:
     """Compare two runs, or several of each arm, in one self-contained HTML file: verdicts, figures, timelines, causes.
 

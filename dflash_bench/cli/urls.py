@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec
 
 import typer
+from typer.core import TyperCommand
 
 from dflash_bench.cli.console import transfer_progress
 from dflash_bench.errors import UsageError
@@ -30,6 +32,19 @@ def local_folder(word: str | Path) -> Path:
             hint=f"record into a local folder, then: dflash-bench ingest CAPTURES --profiles {found}",
         )
     return found
+
+
+class Command(TyperCommand):
+    """A command. Where it takes a path it refuses a URL, which `Path` would make a folder called ``s3:`` of."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for value in ctx.params.values():
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, Path) and re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", str(path)):
+                    url = Url(str(path).replace(":/", "://", 1))
+                    raise UsageError(f"{url}: only a path of this machine can be given here")
+        return rest
 
 
 def with_urls(*names: str) -> Callable[[Callable[P, None]], Callable[P, None]]:

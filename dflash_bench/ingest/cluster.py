@@ -1,10 +1,8 @@
 """The tasks of an ingest on a Dask cluster, for captures that are too many or too large for one machine.
 
-Each worker reads captures where they lie and writes into the profile that is being built, so both must be on a file
-system that client and workers share. The tasks are those of one machine (`tasks.plan`), and so are the bytes.
-
-A worker can die, or be cut off while it goes on writing: every attempt at a task writes into a folder of its own, and
-what the one that answered has written is moved to its place. Dask is the extra ``cluster``.
+Each worker reads captures where they lie and writes into the profile that is being built, on a file system that client
+and workers share; or it fetches captures from their URLs, and leaves what it wrote at one (`attempts`). The tasks are
+those of one machine (`tasks.plan`), and so are the bytes. Dask is the extra ``cluster``.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest.tasks import Task, TaskResult, run_task
+from dflash_bench.ingest.attempts import Attempt, Carriage, run_attempts
+from dflash_bench.ingest.tasks import Task, TaskResult
 from dflash_bench.ingest.workers import Progress, RunTasks, Tally
 
 CONNECT_S = 8
@@ -42,8 +40,10 @@ SAME = ("dflash_bench", "distributed", "pyarrow")
 
 
 @contextmanager
-def cluster(address: str) -> Iterator[RunTasks]:
+def cluster(address: str, carriage: Carriage | None = None) -> Iterator[RunTasks]:
     """What runs tasks on the cluster of the scheduler at ``address``, such as ``tcp://host:8786``.
+
+    ``carriage``: what client and workers do not share; it is looked at when tasks are run.
 
     Raises UsageError when Dask is missing, nobody answers, or client and workers differ in what must be the same. What
     it yields raises what `run_task` raises, of the first task that fails, and DataError when the cluster fails.
@@ -57,32 +57,14 @@ def cluster(address: str) -> Iterator[RunTasks]:
         client = _connect(address)
         try:
             _check_versions(client, address)
-            yield partial(_run_tasks, client, address)
+            yield partial(_run_tasks, client, address, carriage or Carriage())
         finally:
             client.close(timeout=CONNECT_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """What an attempt at a task has written: files by their path in ``folder``, which lies in the task's."""
-
-    folder: str
-    files: tuple[str, ...]
-    result: TaskResult
-
-
-def run_attempt(task: Task) -> Attempt:
-    """On a worker: run a task in a folder of its own. Raises as `run_task` does."""
-    folder = task.folder / f"attempt-{secrets.token_hex(8)}"
-    folder.mkdir()
-    result = run_task(replace(task, folder=folder))
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet"))
-    return Attempt(folder.name, tuple(files), result)
-
-
-def unseen(token: Path, files: Sequence[tuple[Path, int]]) -> Path | None:
+def unseen(token: Path | None, files: Sequence[tuple[Path, int]]) -> Path | None:
     """On a worker: the first of these paths that is not here as the client has it (path, size); None when all are."""
-    if not token.exists():
+    if token is not None and not token.exists():
         return token.parent
     return next((path for path, size in files if not path.exists() or _size(path) != size), None)
 
@@ -130,10 +112,10 @@ def _check_answers(address: str) -> None:
 
 def _greets_as_dask(peer: socket.socket) -> bool:
     """Whether the first message is a Dask greeting: it comes unasked, and begins with its length."""
-    try:
-        head = peer.recv(8, socket.MSG_WAITALL)
-    except OSError:
-        return False
+    head = b""
+    with suppress(OSError):
+        while len(head) < 8 and (piece := peer.recv(8 - len(head))):
+            head += piece
     return len(head) == 8 and 0 < int.from_bytes(head, "little") < GREETING_BYTES
 
 
@@ -149,41 +131,57 @@ def _check_versions(client: Any, address: str) -> None:
                 raise UsageError(f"{text}, and here it is {own[name]}", hint=hint)
 
 
-def _check_sight(client: Any, tasks: Sequence[Task]) -> None:
+def _check_sight(client: Any, tasks: Sequence[Task], carriage: Carriage) -> None:
     """Raises UsageError when a worker does not see the captures, or the folder of the profile, as this process does."""
-    folder, files = tasks[0].folder, {task.source.path: _size(task.source.path) for task in tasks}
-    token = folder / f"seen-{secrets.token_hex(8)}"
-    token.touch()
+    paths = {task.source.path for task in tasks if not carriage.of(task.source.path)}
+    token = None
+    if carriage.staging is None:
+        token = tasks[0].folder / f"seen-{secrets.token_hex(8)}"
+        token.touch()
     # a worker that dies meanwhile has nothing to say
-    for worker, path in client.run(unseen, token, list(files.items()), on_error="ignore").items():
+    found = client.run(unseen, token, [(path, _size(path)) for path in sorted(paths)], on_error="ignore")
+    for worker, path in found.items():
         if path is not None:
             raise UsageError(
                 f"worker {worker} does not see {path} as it is here",
-                hint="keep captures and profiles on a file system that all workers share",
+                hint="keep captures and profiles on a file system that all workers share, or at URLs",
             )
-    token.unlink()
+    if token is not None:
+        token.unlink()
 
 
-def _run_tasks(client: Any, address: str, tasks: Sequence[Task], progress: Progress | None) -> list[TaskResult]:
+def _run_tasks(
+    client: Any, address: str, carriage: Carriage, tasks: Sequence[Task], progress: Progress | None
+) -> list[TaskResult]:
     if not tasks:
         return []
-    _check_sight(client, tasks)
+    _check_sight(client, tasks, carriage)
     tally = Tally(tasks, progress)
-    # the longest first, as on one machine
-    order = sorted(range(len(tasks)), key=lambda index: -tasks[index].section.num_rows)
-    futures = {client.submit(run_attempt, tasks[index], pure=False): index for index in order}
+    futures: dict[Any, list[int]] = {}
+    for own in _portions(tasks, carriage):
+        futures[client.submit(run_attempts, [tasks[index] for index in own], carriage, pure=False)] = own
     results: dict[int, TaskResult] = {}
     try:
         for future in _completed(client, address, set(futures)):
-            index = futures[future]
-            results[index] = _collect(tasks[index].folder, _outcome(future, tasks[index]))
-            tally.finish(index)
+            own = futures[future]
+            for index, attempt in zip(own, _outcome(future, tasks[own[0]]), strict=True):
+                results[index] = attempt.collect(tasks[index].folder, carriage)
+                tally.finish(index)
     finally:
         # those that are done lose nothing by it
         client.cancel(list(futures), force=True)
+        carriage.clear()
     for left in tasks[0].folder.glob("attempt-*"):
         shutil.rmtree(left, ignore_errors=True)
     return [results[index] for index in range(len(tasks))]
+
+
+def _portions(tasks: Sequence[Task], carriage: Carriage) -> list[list[int]]:
+    """Which tasks go together: those of a capture that must be fetched for them. The longest first, as everywhere."""
+    portions: dict[object, list[int]] = {}
+    for index, task in enumerate(tasks):
+        portions.setdefault(task.source.path if carriage.of(task.source.path) else index, []).append(index)
+    return sorted(portions.values(), key=lambda own: -sum(tasks[index].section.num_rows for index in own))
 
 
 def _completed(client: Any, address: str, waiting: set[Any]) -> Iterator[Any]:
@@ -213,22 +211,14 @@ def _lost(address: str) -> DataError:
     return DataError(f"the scheduler at {address} does not answer any more", hint="start it, and ingest again")
 
 
-def _outcome(future: Any, task: Task) -> Attempt:
+def _outcome(future: Any, task: Task) -> list[Attempt]:
     try:
-        found: Attempt = future.result()
+        found: list[Attempt] = future.result()
     except _distributed().KilledWorker as error:
         text = f"{error.allowed_failures + 1} workers died while they read it, as when memory runs out"
         hint = "give the workers more memory, or start fewer of them on a machine"
         raise DataError(f"{task.source.path}: {text}", hint=hint) from None
     return found
-
-
-def _collect(folder: Path, attempt: Attempt) -> TaskResult:
-    """Move what an attempt has written to its place. By name: a listing can lag behind on a network's file system."""
-    for name in attempt.files:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / attempt.folder / name).rename(folder / name)
-    return attempt.result
 
 
 def _size(path: Path) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -68,6 +69,8 @@ class Mirror:
     scratch: Path | None = None
     known: dict[str, bytes] = field(default_factory=dict)
     shown: dict[Path, str] = field(default_factory=dict)
+    origins: dict[Path, Url] = field(default_factory=dict)
+    """Where each fetched file came from."""
 
     def near(self, words: str, progress: Transferred | None = None) -> str:
         """The words (with commas between) with a local copy of what each means, where that lies at a URL.
@@ -98,6 +101,10 @@ class Mirror:
             text = text.replace(str(path), self.shown[path])
         return text
 
+    def staging(self) -> Url | None:
+        """A new folder at the URL for what is not yet part of a profile; None where profiles lie on a disk."""
+        return None if self.url is None else self.url / f".staging-{secrets.token_hex(8)}"
+
     def _near(self, word: str, progress: Transferred | None) -> str:
         place = location(word)
         if isinstance(place, Url):
@@ -116,8 +123,10 @@ class Mirror:
         above, _, name = str(place).rstrip("/").rpartition("/")
         shown = above if is_single else f"{above}/{name}"
         folder = self.scratch / str(len(self.shown)) / (PurePosixPath(shown).name or "captures")
-        fetch_all(_captures(place) if is_single else _wanted(place), folder, progress)
+        files = _captures(place) if is_single else _wanted(place)
+        fetch_all(files, folder, progress)
         self.shown[folder] = shown
+        self.origins.update({folder / name: url for name, (url, _) in files.items()})
         return str(folder if place.is_pattern or not is_single else folder / place.name)
 
     def _made_of(self, captures: Path) -> list[str]:
@@ -142,7 +151,7 @@ def mirrored(place: Path | Url, words: Iterable[str] = ()) -> Iterator[Mirror]:
     if isinstance(place, Path) and not any("://" in word for word in words):
         yield Mirror(place)
         return
-    with _scratch_folder() as scratch:
+    with scratch_folder() as scratch:
         folder = place if isinstance(place, Path) else scratch / "profiles"
         mirror = Mirror(folder, place if isinstance(place, Url) else None, scratch)
         if mirror.url is not None:
@@ -267,7 +276,7 @@ def _within(name: str, folder: PurePosixPath) -> str:
 
 
 @contextmanager
-def _scratch_folder() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     """A folder in the system's temporary one, gone afterwards; what killed runs left goes with it."""
     for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*.partial"):
         with suppress(OSError), locked(left) as is_ours:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dflash_bench.errors import BenchError, DataError, UsageError
 from dflash_bench.ingest.build import Progress, RunOptions, build_profile
-from dflash_bench.ingest.export import fingerprint, is_folder_export, open_export
+from dflash_bench.ingest.export import Export, fingerprint, is_folder_export, open_export
 from dflash_bench.ingest.folder_tables import FOLDER_ENDINGS
 from dflash_bench.ingest.partial import partial_folder
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern, rank_in_name
@@ -103,16 +103,19 @@ def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | N
             # two reports of one name, in two folders, must not become one file
             own = scratch / str(k)
             own.mkdir()
-            exports.append(_open(path, own, prints[path], options))
+            source = open_capture(path, own, options.nsys)
+            exports.append(replace(source, fingerprint=prints[path]) if isinstance(source, Export) else source)
         groups = _runs(exports, options)
         names = _run_names(groups, options)
         return tuple(_build(group, run, options, progress) for group, run in zip(groups, names, strict=True))
 
 
-def _open(path: Path, scratch: Path, print_: str, options: IngestOptions) -> Source:
-    if looks_like_trace(path):
-        return open_trace(path)
-    return replace(open_export(to_export(path, scratch, options.nsys), path), fingerprint=print_)
+def open_capture(path: Path, scratch: Path, nsys: Path | None = None) -> Source:
+    """A capture of whatever kind. ``scratch``: an empty folder, for what must be converted, with the ``nsys`` given.
+
+    Raises CaptureError or DataError when it cannot be read or converted.
+    """
+    return open_trace(path) if looks_like_trace(path) else open_export(to_export(path, scratch, nsys), path)
 
 
 def expand(paths: Iterable[Path], profiles: Path | None = None) -> list[Path]:

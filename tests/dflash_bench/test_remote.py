@@ -337,6 +337,33 @@ def test_commands_that_record_refuse_a_url_before_they_do_anything(cli, tmp_path
     assert list(tmp_path.iterdir()) == [tmp_path / "scratch"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["scrub", "s3://ann:geheim@bucket/x", "out.sqlite"],
+        ["scrub", "in.sqlite", "s3://ann:geheim@bucket/x"],
+        ["compare", "a", "b", "--markdown", "s3://ann:geheim@bucket/x"],
+        ["report", "a", "b", "-o", "s3://ann:geheim@bucket/x"],
+        ["gate", "a", "--junit", "s3://ann:geheim@bucket/x"],
+        ["baseline", "show", "s3://ann:geheim@bucket/x"],
+        ["baseline", "list", "--baselines", "s3://ann:geheim@bucket/x"],
+    ],
+)
+def test_where_only_a_path_can_be_given_a_url_is_refused(cli, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    found = cli(*words)
+    assert found.exit_code == 2
+    assert "s3://bucket/x: only a path of this machine can be given here" in found.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "scratch"]
+
+
+def test_runs_at_a_url_become_a_baseline(store, captures, tmp_path, cli):
+    upload(store, local_profile(captures / "rank0.sqlite", tmp_path / "local"), "bucket/profiles/r")
+    words = ["baseline", "save", "r", "--baselines", tmp_path / "b", "--profiles"]
+    local = cli(*words, tmp_path / "local")
+    assert cli(*words, PROFILES.text).stdout == local.stdout
+
+
 def test_what_a_killed_command_left_in_scratch_is_cleared_up_and_what_runs_is_not(store, tmp_path):
     left = tmp_path / "scratch" / f"{remote.SCRATCH_PREFIX}left.partial"
     left.mkdir()

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,9 +23,12 @@ from generator import Spec, write_export
 
 from dflash_bench.errors import DataError, UsageError
 from dflash_bench.ingest import cluster as module
+from dflash_bench.ingest.attempts import Carriage
 from dflash_bench.ingest.cluster import cluster
+from dflash_bench.ingest.remote import CLAIM, mirrored
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.profile import RUN_FILE
+from dflash_bench.storage import location
 
 distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
 
@@ -185,6 +189,34 @@ def test_the_command_takes_a_scheduler(dask_cluster, captures, wanted, tmp_path)
     assert contents(tmp_path / "p" / "night") == wanted
 
 
+@pytest.mark.parametrize("is_profile_at_url", [True, False])
+def test_captures_and_profiles_at_urls_need_no_shared_folder(
+    dask_cluster, captures, wanted, tmp_path, is_profile_at_url, monkeypatch
+):
+    # local:// is a protocol of fsspec as any other, and the only one that several processes have without a server
+    urls = f"local://{captures}", f"local://{tmp_path}/p"
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    with mirrored(location(urls[1] if is_profile_at_url else str(tmp_path / "p")), urls) as mirror:
+        near = Path(mirror.near(urls[0]))
+        hidden = near.with_name("hidden")
+        with cluster(dask_cluster.address, Carriage(mirror.origins, mirror.staging())) as run_tasks:
+
+            def without_copies(tasks, progress):
+                # no worker can see what the client has fetched
+                near.rename(hidden)
+                try:
+                    return run_tasks(tasks, progress)
+                finally:
+                    hidden.rename(near)
+
+            ingest([near], IngestOptions(profiles=mirror.profiles, run_tasks=without_copies))
+        mirror.publish()
+    assert {k: v for k, v in contents(tmp_path / "p" / "night").items() if k != CLAIM} == wanted
+    assert [p.name for p in (tmp_path / "p").iterdir()] == ["night"]
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
 def test_a_worker_killed_in_the_middle_changes_nothing(dask_cluster, captures, wanted, tmp_path):
     (dask_cluster.hold / "hold").touch()
 
@@ -204,7 +236,17 @@ def test_a_worker_killed_in_the_middle_changes_nothing(dask_cluster, captures, w
     assert {p.name for p in profile.iterdir()} == {Path(name).parts[0] for name in wanted}
 
 
-def test_a_scheduler_killed_in_the_middle_is_one_sentence_and_leaves_nothing(captures, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("victim", "sentence"),
+    [
+        ("scheduler", r"the scheduler at tcp://.* does not answer any more"),
+        ("only worker", r"the cluster of tcp://.* has no worker left"),
+    ],
+)
+def test_a_cluster_that_is_lost_in_the_middle_is_one_sentence_and_leaves_nothing(
+    captures, tmp_path, caplog, monkeypatch, victim, sentence
+):
+    monkeypatch.setattr(module, "PATIENCE_S", 2)
     folder = tmp_path / "own"
     folder.mkdir()
     with running(folder, 1) as own:
@@ -212,9 +254,9 @@ def test_a_scheduler_killed_in_the_middle_is_one_sentence_and_leaves_nothing(cap
 
         def kill() -> None:
             wait_for((folder / "held").exists)
-            own.scheduler.kill()
+            (own.scheduler if victim == "scheduler" else own.workers[0]).kill()
 
-        with meanwhile(kill), pytest.raises(DataError, match=r"the scheduler at tcp://.* does not answer any more"):
+        with meanwhile(kill), pytest.raises(DataError, match=sentence):
             on_cluster(own.address, captures, tmp_path / "p")
     assert not any((tmp_path / "p").iterdir())
     assert [r for r in caplog.records if r.name.startswith("distributed") and r.levelno >= logging.WARNING] == []
