@@ -154,6 +154,8 @@ def save(folder: Path, runs: Sequence[RunMetrics], keep: int = KEEP_RUNS) -> tup
         raise UsageError(f"these runs belong to {len(keys)} baselines: {several}", hint="save them one key at a time")
     if interrupted := [r.info.run for r in runs if r.info.settings.get("interrupted")]:
         raise UsageError(f"{', '.join(interrupted)} was interrupted and is no baseline")
+    if delayed := [r.info.run for r in runs if r.info.settings.get("delay")]:
+        raise UsageError(f"{', '.join(delayed)} was delayed on purpose and is no baseline")
     key = keys.pop()
     path = folder / key.path
     with _locked(path):

@@ -111,6 +111,8 @@ CODES: tuple[Code, ...] = (
     Code("different_seed", "compare", "base and candidate ran with different seeds"),
     Code("different_steps", "compare", "base and candidate ran different numbers of steps"),
     Code("different_delay", "compare", "a delay was planted in one of base and candidate, to see it found"),
+    Code("different_check", "compare", "one of base and candidate checked its allocations, which makes the host wait"),
+    Code("different_backend", "compare", "the ranks of base and candidate agreed over different backends"),
     Code("different_interrupted", "compare", "one of base and candidate was interrupted"),
     Code("different_python", "compare", "base and candidate ran under different Python versions"),
     Code("different_torch", "compare", "base and candidate ran under different torch versions"),

@@ -116,6 +116,11 @@ def test_an_interrupted_run_is_no_baseline(tmp_path):
         save(tmp_path, [made(interrupted=True)])
 
 
+def test_a_run_with_a_planted_delay_is_no_baseline(tmp_path):
+    with pytest.raises(UsageError, match="r0 was delayed on purpose"):
+        save(tmp_path, [made(delay="1:150"), made("r1")])
+
+
 def test_without_a_baseline_the_command_to_type_is_named(tmp_path):
     with pytest.raises(UsageError, match="no baseline") as caught:
         find(tmp_path, made("mine").info)

@@ -29,6 +29,8 @@ def test_runs_that_are_alike_do_not_differ():
         ({"settings": {**INFO.settings, "cpu": "AMD EPYC"}}, "cpu", Effect.MARKED),
         ({"settings": {**INFO.settings, "cores": 2}}, "cores", Effect.MARKED),
         ({"settings": {**INFO.settings, "delay": "2:150"}}, "delay", Effect.MARKED),
+        ({"settings": {**INFO.settings, "check": True}}, "check", Effect.MARKED),
+        ({"settings": {**INFO.settings, "backend": "nccl"}}, "backend", Effect.MARKED),
         ({"settings": {**INFO.settings, "seed": 3}}, "seed", Effect.MARKED),
         ({"settings": {**INFO.settings, "steps": 99}}, "steps", Effect.MARKED),
         ({"settings": {**INFO.settings, "version.torch": "2.11.0"}}, "torch", Effect.MARKED),
