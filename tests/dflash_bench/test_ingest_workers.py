@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import signal
 import sqlite3
@@ -125,18 +126,22 @@ def test_a_full_disk_under_the_processes_is_one_sentence_and_leaves_nothing(one_
 # ── killed from outside ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def running(one_file: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """An ingest in a process group of its own, and the processes that it has started to read."""
-    (tmp_path / "tmp").mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-c", ALWAYS, "ingest", one_file, "--run", "r", "--jobs", "2", "--profiles", tmp_path / "p"],
+def start(capture: Path, tmp_path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", ALWAYS, "ingest", capture, "--run", "r", "--jobs", "2", "--profiles", tmp_path / "p"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
     )
+
+
+@pytest.fixture
+def running(one_file: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """An ingest in a process group of its own, and the processes that it has started to read."""
+    (tmp_path / "tmp").mkdir()
+    process = start(one_file, tmp_path)
     readers: list[int] = []
     while process.poll() is None and len(readers) < 2:
         readers = readers_of(process.pid)
@@ -214,6 +219,28 @@ def test_the_processes_of_a_killed_ingest_end_with_it(
     (profile,) = ingest([one_file], IngestOptions(profiles=tmp_path / "p", run="r"))
     assert left_in(tmp_path) == ["r"]
     assert profile.info.ranks == (0, 1, 2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(25))
+def test_an_ingest_killed_at_any_moment_leaves_a_whole_profile_or_none(
+    one_file: Path, tmp_path: Path, seed: int
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    process = start(one_file, tmp_path)
+    while process.poll() is None and not (tmp_path / "p").exists():
+        time.sleep(0.002)
+    time.sleep(random.Random(seed).random() * 3)
+    readers = readers_of(process.pid)
+    process.kill()
+    process.communicate()
+    wait_until_gone(readers)
+    killed = tmp_path / "p" / "r"
+    left = contents(killed) if killed.exists() else None
+    (profile,) = ingest([one_file], IngestOptions(profiles=tmp_path / "whole", run="r"))
+    assert left in (None, contents(profile.path))
+    ingest([one_file], IngestOptions(profiles=tmp_path / "p", run="r"))
+    assert left_in(tmp_path) == ["r"]
 
 
 def test_scratch_copies_of_a_killed_ingest_are_cleared_up_by_the_next(tmp_path: Path) -> None:
