@@ -40,7 +40,7 @@ CODES: tuple[Code, ...] = (
     Code("partial_export", "ingest", "tables or times were left out of the export on purpose"),
     Code("clipped_window", "ingest", "a slice of a longer capture: what began or ended outside is cut off"),
     # ingest: rows that say less than they should
-    Code("name_missing", "ingest", "rows with the id of a name that the file does not hold, shown by number"),
+    Code("name_missing", "ingest", "rows whose name the file does not hold, shown by its number or without one"),
     Code("ranges_lost", "ingest", "NVTX domains without a single range: this nvtx package and this nsys may not match"),
     Code("range_open_at_end", "ingest", "ranges without an end, open when the capture ended: in no duration figure"),
     Code(

@@ -37,7 +37,7 @@ _KNOWN = {
 _SKIPPED = {
     "table_without_columns": "rows lie in tables without a column that they mean nothing without, and were left out",
     "table_without_ids": "rows lie in tables without the column of an id, and were read as if all had one and the same",
-    "name_missing": "rows bear the id of a name that the file does not hold, and are shown by that number",
+    "name_missing": "rows have a name that the file does not hold, and are shown by its number or without one",
     "ranges_lost": "NVTX domains were opened and not one range is there: the nvtx package and this nsys may not match",
     "range_open_at_end": "ranges were still open when the capture ended: they are in no figure of durations",
     "gpu_work_without_device": "graph replays begin on the host, without a device: they count for one of their own",

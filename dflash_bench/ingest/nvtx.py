@@ -100,8 +100,9 @@ def _ranges(
     skipped: Skipped,
 ) -> Iterator[Batch]:
     start, end = int_column(batch, "start"), int_column(batch, "end")
-    backwards = is_range & (end != ABSENT) & (end < start)
+    backwards = is_range & (start != ABSENT) & (end != ABSENT) & (end < start)
     skipped.add("range_ends_before_start", int(backwards.sum()))
+    skipped.add("range_without_time", int((is_range & (start == ABSENT)).sum()))
     keep = chosen(is_range & ~backwards & (start != ABSENT))
     ids = int_column(batch, "globalTid")[keep]
     if not len(ids):

@@ -119,6 +119,7 @@ class TorchTrace:
                     yield waiting.take(full)
             for table in list(waiting.rows):
                 yield waiting.take(table)
+            skipped.add("name_missing", waiting.num_unnamed)
 
 
 def open_trace(path: Path) -> TorchTrace:
@@ -202,6 +203,7 @@ class _Waiting:
     """Rows of events that wait for their batch: for each table, one tuple per row, the process first."""
 
     rows: dict[Events, list[tuple[Any, ...]]] = field(default_factory=dict)
+    num_unnamed: int = 0
 
     def add(self, event: dict[str, Any], process: int) -> Events | None:
         """Keep an event's row. Returns its table when a batch of that is full."""
@@ -220,6 +222,7 @@ class _Waiting:
             return None
         mine = self.rows.setdefault(table, [])
         mine.append(row)
+        self.num_unnamed += not isinstance(event.get("name"), str)
         return table if len(mine) >= BATCH_ROWS else None
 
     def take(self, table: Events) -> Batch:

@@ -192,6 +192,17 @@ def test_a_table_without_ids_is_read_as_if_all_were_one_and_it_is_said(warnings,
     assert warnings(path)[0, "table_without_ids"]["count"] == one(path, f"SELECT COUNT(*) FROM {MEMCPY}")
 
 
+def test_ranges_without_a_start_are_left_out_and_counted(warnings, tmp_path):
+    path = write_export(tmp_path / "made.sqlite", Spec(rows=ROWS, ranks=1))
+    with closing(sqlite3.connect(path)) as database, database:
+        # no table of nsys allows it: a hand has been here
+        database.execute("CREATE TABLE loose AS SELECT * FROM NVTX_EVENTS")
+        database.execute("DROP TABLE NVTX_EVENTS")
+        database.execute("ALTER TABLE loose RENAME TO NVTX_EVENTS")
+        database.execute("UPDATE NVTX_EVENTS SET start = NULL WHERE rowid % 7 = 0 AND eventType = 59")
+    assert warnings(path)[0, "range_without_time"]["count"] == one(path, RANGES.format("WHERE start IS NULL"))
+
+
 def test_a_registered_string_that_is_empty_names_nothing(tmp_path):
     path = write_export(tmp_path / "made.sqlite", Spec(rows=ROWS, ranks=1))
     with closing(sqlite3.connect(path)) as database, database:

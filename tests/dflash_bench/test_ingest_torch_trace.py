@@ -84,6 +84,8 @@ def test_an_annotation_without_a_name_is_an_unnamed_range_as_in_nsys(tmp_path: P
     found = measure(profile).find("range.(unnamed)", 0)
     assert found is not None
     assert found.n == 1
+    said = {f.code: f.count for f in profile.info.findings}
+    assert said.get("name_missing") == (None if isinstance(fields["name"], str) else 1)
 
 
 def test_rows_come_in_batches_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def write_folder(export: Path, kind: FolderKind, group_rows: int = 1 << 20) -> P
             n.decode() for (n,) in database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
         ]
         for name in names:
-            _write(folder / name.replace("/", "_"), _table(database, name, kind), kind, group_rows)
+            _write(folder / name.replace("/", "_")[:100], _table(database, name, kind), kind, group_rows)
     return folder
 
 
