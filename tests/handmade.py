@@ -182,8 +182,9 @@ def whole(made: ProcessEvents, reading: Reading) -> tuple[Outline, Window]:
     counts = np.zeros((len(made.ranges.domain.values), len(made.ranges.name.values)), np.int64)
     np.add.at(counts, (made.ranges.domain.codes, made.ranges.name.codes), 1)
     outline = Outline(
-        made.ranges.name.values, made.ranges.domain.values, counts, made.num_open, made.ranges, steps, findings
-    )
+        made.ranges.name.values, made.ranges.domain.values, counts, made.num_open, made.ranges, steps, findings,
+        made.ranges[:0],
+    )  # fmt: skip
     own = thread_ranges(made.ranges, steps.domain)
     nothing = np.zeros(len(own.ranges), bool)
     return outline, Window(None, None, made.ranges, own, nothing, made.calls, made.calls[:0], ())

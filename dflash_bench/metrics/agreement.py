@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_bench.metrics.events import Reading
-from dflash_bench.metrics.intervals import NONE, Intervals
+from dflash_bench.metrics.intervals import NONE, Intervals, distinct
 from dflash_bench.metrics.windows import Outline, Window
 from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, ProcessInfo, Value
 
@@ -59,9 +59,9 @@ class ArrivalMeter:
         """Add up the time before each arrival, by innermost range of its thread, as far as it lies in the window."""
         begin, arrival = window.clipped(self.begin), window.clipped(self.found.start)
         near = begin < arrival
-        for thread in np.unique(self.found.thread[near]):
+        for thread in distinct(self.found.thread[near]):
             mine = np.flatnonzero(near & (self.found.thread == thread))
-            index, rows = window.own.of_thread(int(thread))
+            index, rows = window.own.of_thread(thread)
             name = window.own.ranges.name.codes[rows[index.source]]
             count = own_time if index.is_nested else own_time_of_overlapping
             total = count(index, name, len(self.names) - 1, begin[mine], arrival[mine])

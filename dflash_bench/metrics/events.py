@@ -20,7 +20,9 @@ from dflash_bench.profile import Events, Profile
 class Reading:
     """Which ranges play which part. ``step`` is a regular expression that must match the whole name.
 
-    ``rules`` shorten names that engines write counts into, before anything looks at them (`presets`).
+    ``rules`` shorten names that engines write counts into, before anything looks at them (`presets`). ``prefill``, a
+    regular expression too, matches the ranges that prefill where they do not lie inside ``prepare``; ``composition``
+    reads a step's whole name before it is shortened: how many requests it prefills and how many it decodes.
     """
 
     step: str = "decode_step"
@@ -28,6 +30,11 @@ class Reading:
     prepare: str = "prepare_for_decode"
     alloc: str = "kv_alloc"
     rules: tuple[Rule, ...] = ()
+    prefill: str = "prefill|alloc_extend"
+    composition: re.Pattern[str] | None = None
+
+    def prefill_pattern(self) -> re.Pattern[str]:
+        return re.compile(self.prefill)
 
     def step_pattern(self) -> re.Pattern[str]:
         """Raises UsageError when ``step`` does not compile."""

@@ -84,6 +84,13 @@ def _outer(end: IntArray) -> IntArray:
     return outer
 
 
+def distinct(values: IntArray) -> list[int]:
+    """The numbers that occur, ascending: as ``numpy.unique``, but at once where they are all the same."""
+    if len(values) and (values == values[0]).all():
+        return [int(values[0])]
+    return [int(value) for value in np.unique(values)]
+
+
 def used_codes(codes: IntArray, size: int) -> tuple[IntArray, IntArray]:
     """Which of the numbers 0 … size − 1 occur, ascending, and for each of ``codes`` its place among those.
 

@@ -13,9 +13,10 @@ from dflash_bench.metrics.launches import JoinCounts, Joiner, Launches, is_launc
 from dflash_bench.metrics.shelf import Growing, together
 from dflash_bench.metrics.stalls import TABLE, StallMeter
 from dflash_bench.metrics.steps import Steps
+from dflash_bench.metrics.strata import Stratum, timed
 from dflash_bench.metrics.windows import HostEvents, Window
-from dflash_bench.metrics.work import NO_WORK, Work, pieces, replays_of
-from dflash_bench.model import Finding, IntArray
+from dflash_bench.metrics.work import NO_WORK, Work, changes, pieces, replays_of
+from dflash_bench.model import BoolArray, Finding, IntArray
 
 WITHHELD_BELOW = 0.50
 WARNED_BELOW = 0.95
@@ -24,6 +25,7 @@ WARNED_BELOW = 0.95
 BACKPRESSURE_FACTOR = 10
 LEADS = (
     "step.lead",
+    "step.lead@*",
     "launch.lead",
     "launch.run_ahead_fraction",
     "launch.backpressure",
@@ -104,10 +106,13 @@ class LeadMeter:
             rows = code == own
             self.collector.add(f"graph.lead@{names.values[own]}", graphs.lead[rows], step[rows])
 
-    def finish(self, again: Callable[[], Iterator[Window]]) -> tuple[float | None, list[Finding]]:
+    def finish(
+        self, again: Callable[[], Iterator[Window]], strata: dict[Stratum, BoolArray]
+    ) -> tuple[float | None, list[Finding]]:
         """The figures that need all windows, and what to know about them.
 
         Returns the coverage of the lead and stall figures, None where there are none. ``again``: see `StallMeter`.
+        ``strata``: the steps of each kind.
         """
         for rest in self.work.rest():
             self.joiner.add_unlaunched(pieces(rest))
@@ -129,7 +134,7 @@ class LeadMeter:
             return None, findings
         findings += self._doubts(counts, coverage)
         if self.num_leads:
-            self._add_per_step()
+            self._add_per_step(strata)
             self.stalls.finish(again)
         return coverage, findings
 
@@ -170,9 +175,13 @@ class LeadMeter:
         launches, work = self.num_seen - self.num_seen_with_work, counts.num_work - counts.num_matched
         return f" ({launches:,} launches without work, {work:,} pieces of work without launch)" + _about_replays(counts)
 
-    def _add_per_step(self) -> None:
+    def _add_per_step(self, strata: dict[Stratum, BoolArray]) -> None:
         first = self.first_graph if self.first_graph.is_seen.any() else self.first
         self.collector.add("step.lead", first.lead[first.has_lead], np.flatnonzero(first.has_lead))
+        for kind, steps in timed(strata):
+            own_first = self.first_graph if self.first_graph.is_seen[steps].any() else self.first
+            if (own := own_first.has_lead & steps).any():
+                self.collector.add(f"step.lead@{kind}", own_first.lead[own], np.flatnonzero(own))
         self.collector.add("stall.total_per_step", self.lost[self.launched_in], np.flatnonzero(self.launched_in))
         length, is_ahead = together(self.length.parts()), together(self.is_ahead.parts())
         # far longer than usual although work was queued ahead: the queue was full, not the host slow
@@ -203,10 +212,10 @@ class _FirstOfStep:
         self.lead = np.zeros(num_steps, np.int64)
 
     def see(self, launches: Launches, step: IntArray) -> None:
-        """Take in launches in order of start."""
-        steps, first = np.unique(step, return_index=True)
-        fresh = ~self.is_seen[steps]
-        steps, first = steps[fresh], first[fresh]
+        """Take in launches in order of start, and so of steps."""
+        first = np.flatnonzero(changes(step))
+        first = first[~self.is_seen[step[first]]]
+        steps = step[first]
         self.is_seen[steps] = True
         self.has_lead[steps] = launches.has_lead[first]
         self.lead[steps] = launches.lead[first]

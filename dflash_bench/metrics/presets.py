@@ -56,7 +56,13 @@ PRESETS: dict[Preset, EngineNames] = {
         r"(?:TP|rank)[-_.]?(?P<rank>\d+)",
     ),
     Preset.VLLM: EngineNames(
-        Reading(step="execute_model step", prepare="gpu_model_runner: preprocess"),
+        Reading(
+            step="execute_model step",
+            prepare="gpu_model_runner: preprocess",
+            composition=re.compile(
+                r"execute_(context|new)_(?P<prefill>\d+)(\(\d+\))?_(generation|cached)_(?P<decode>\d+)(\(\d+\))?"
+            ),
+        ),
         LAYER_MARKER
         + _rules(
             (r"execute_(context|new)_\d+.*", "execute_model step"),
@@ -64,7 +70,12 @@ PRESETS: dict[Preset, EngineNames] = {
         ),
     ),
     Preset.TRTLLM: EngineNames(
-        Reading(step=r"\[Executor\] _forward_step", prepare="_prepare_inputs", agreement="tp_broadcast_requests"),
+        Reading(
+            step=r"\[Executor\] _forward_step",
+            prepare="_prepare_inputs",
+            agreement="tp_broadcast_requests",
+            composition=re.compile(r".*\b(?P<prefill>\d+) ctx reqs\b.*\b(?P<decode>\d+) gen reqs\b.*"),
+        ),
         _rules((r"(?P<what>\[Executor\] _?\w+)\b.*", r"\g<what>")),
     ),
 }

@@ -18,6 +18,7 @@ from dflash_bench.metrics.leads import LEADS, LeadMeter
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.shelf import Shelf
 from dflash_bench.metrics.steps import Steps
+from dflash_bench.metrics.strata import StrataMeter, Stratum, timed
 from dflash_bench.metrics.waits import WaitMeter
 from dflash_bench.metrics.windows import WINDOW_ROWS, HostEvents, Outline
 from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Metric, ProcessInfo
@@ -85,18 +86,23 @@ def measure_process(
         _add_step_metrics(profile, process, outline, reading, is_own_loop, collector, findings)
     else:
         findings.append(_no_steps(outline, reading, rank))
+    kinds = StrataMeter(outline, reading) if len(steps) else None
     del outline
     num_launches = 0
     for window in host.windows(steps.domain, window_rows):
         range_meter.see(window.ranges)
         num_launches += int(is_launch(window.calls.name).sum())
         step = steps.of(window.calls.start)
+        if kinds is not None:
+            kinds.see(window, step)
         if waits is not None:
             waits.see(window, step)
         if leads is not None:
             leads.see(window, step)
         if arrivals is not None:
             arrivals.see(window)
+    strata = {} if kinds is None else kinds.finish()
+    _add_strata(steps, strata, collector)
     coverage = None
     if waits is not None:
         waits.finish()
@@ -107,7 +113,7 @@ def measure_process(
         text = f"{host.num_calls:,} API calls captured and none of them a launch: an old nsys under a new driver?"
         findings.append(Finding("no_launch_calls", rank, host.num_calls, text))
     if leads is not None:
-        coverage, found = leads.finish(lambda: host.windows(steps.domain, window_rows))
+        coverage, found = leads.finish(lambda: host.windows(steps.domain, window_rows), strata)
         findings += found
     elif host.num_calls:
         text = "no device rows captured: nothing is known of what the GPU did, idle or busy"
@@ -127,7 +133,7 @@ def measure_process(
 def _covered(found: list[Sampled], coverage: float | None) -> Iterator[Sampled]:
     """The metrics, those that rest on joined launches with their coverage."""
     for each in found:
-        rests_on_launches = each.name in LEADS or each.name.startswith("graph.lead@")
+        rests_on_launches = each.name in LEADS or each.name.startswith(("graph.lead@", "step.lead@"))
         is_counted = each.name == "launch.backpressure"
         yield replace(each, coverage=coverage) if rests_on_launches and not is_counted else each
 
@@ -204,6 +210,16 @@ def _add_step_metrics(
     group = is_alloc[step[inside]]
     if group.any() and not group.all():
         collector.add("alloc.step_cost", (prepare.end - prepare.start)[inside], step[inside], group)
+
+
+def _add_strata(steps: Steps, strata: dict[Stratum, BoolArray], collector: Collector) -> None:
+    for kind, is_own in strata.items():
+        collector.add_value(f"steps@{kind}", int(is_own.sum()), len(steps))
+    period = np.diff(steps.start)
+    for kind, is_own in timed(strata):
+        # until the next step starts: the last one has none
+        own = np.flatnonzero(is_own[:-1])
+        collector.add(f"step.period@{kind}", period[own], own)
 
 
 def _steps_touched(steps: Steps, start: IntArray, end: IntArray) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from dflash_bench.metrics.blame import blamed
 from dflash_bench.metrics.collect import Collector
 from dflash_bench.metrics.events import ApiCalls
-from dflash_bench.metrics.intervals import NONE, intervals
+from dflash_bench.metrics.intervals import NONE, distinct, intervals
 from dflash_bench.metrics.launches import Launches
 from dflash_bench.metrics.windows import Window
 from dflash_bench.model import IntArray
@@ -73,7 +73,7 @@ class StallMeter:
 def call_at(thread: IntArray, t: IntArray, calls: ApiCalls) -> IntArray:
     """Name code of the API call that held each thread at an instant, or NONE. int64 [n] each."""
     name = np.full(len(t), NONE, np.int64)
-    for key in np.unique(thread):
+    for key in distinct(thread):
         rows = np.flatnonzero(calls.thread == key)
         mine = np.flatnonzero(thread == key)
         index = intervals(calls.start[rows], calls.end[rows])

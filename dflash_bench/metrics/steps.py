@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_bench.metrics.events import ProcessEvents, Ranges, Reading
-from dflash_bench.metrics.intervals import NONE, Intervals, intervals, used_codes
+from dflash_bench.metrics.intervals import NONE, Intervals, distinct, intervals, used_codes
 from dflash_bench.model import BoolArray, Finding, IntArray
 
 
@@ -91,9 +91,9 @@ class ThreadRanges:
     def innermost(self, thread: IntArray, t: IntArray) -> IntArray:
         """Index into ``ranges`` of the innermost range of that thread at each instant, or NONE. int64 [n] each."""
         found = np.full(len(t), NONE, np.int64)
-        for key in np.unique(thread):
-            if int(key) in self.by_thread:
-                index, rows = self.by_thread[int(key)]
+        for key in distinct(thread):
+            if key in self.by_thread:
+                index, rows = self.by_thread[key]
                 mine = np.flatnonzero(thread == key)
                 held = index.holding(t[mine])
                 found[mine] = np.where(held == NONE, NONE, rows[index.source[held]])
@@ -159,7 +159,7 @@ def thread_ranges(ranges: Ranges, domain: str) -> ThreadRanges:
     is_own = ranges.domain.among({domain})
     own = ranges if is_own.all() else ranges[is_own]
     by_thread = {}
-    for thread in np.unique(own.thread):
+    for thread in distinct(own.thread):
         rows = np.flatnonzero(own.thread == thread)
-        by_thread[int(thread)] = intervals(own.start[rows], own.end[rows]), rows
+        by_thread[thread] = intervals(own.start[rows], own.end[rows]), rows
     return ThreadRanges(own, by_thread)

@@ -7,8 +7,9 @@ calls that began before and are still open, so that every question about an inst
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,7 @@ class Outline:
     """What must be known of a process before its events are gone through.
 
     ``counts`` int64 [domains, names] of closed ranges, ``num_open`` the others. ``roles``: the ranges that the reading
-    names, in order.
+    names, in order. ``named_steps``: those that match the step's name, as the engine wrote it, if that name says more.
     """
 
     names: tuple[str, ...]
@@ -51,6 +52,11 @@ class Outline:
     roles: Ranges
     steps: Steps
     findings: tuple[Finding, ...]
+    named_steps: Ranges
+
+    def matching(self, pattern: re.Pattern[str]) -> Ranges:
+        """The ranges of the step range's domain whose name matches, one that the reading gives a part."""
+        return self.roles[self.roles.name.matching(pattern) & self.roles.domain.among({self.steps.domain})]
 
     def own(self, name: str) -> Ranges:
         """The ranges of the step range's domain that have this name, one that the reading gives a part."""
@@ -148,25 +154,36 @@ class HostEvents:
 
     def outline(self) -> Outline:
         """Go through the ranges once. Raises UsageError when the reading's step pattern does not compile."""
-        reading, pattern = self.reading, self.reading.step_pattern()
+        reading, pattern, prefill = self.reading, self.reading.step_pattern(), self.reading.prefill_pattern()
         parts_named = {reading.agreement, reading.prepare, reading.alloc}
         plays, counts = np.zeros(0, bool), np.zeros((0, 0), np.int64)
-        parts, num_open = [], 0
+        parts, whole_names, num_open = [], [], 0
         for group in range(self.ranges.num_groups if self.ranges is not None else 0):
             assert self.ranges is not None
-            every = self._ranges_of(self.ranges.read(group, RANGE_COLUMNS))
+            table = self.ranges.read(group, RANGE_COLUMNS)
+            every = self._ranges_of(table)
             closed = every.end != OPEN
             found = every if closed.all() else every[closed]
             num_open += len(every) - len(found)
             fresh = found.name.values[len(plays) :]
-            plays = np.append(plays, [n in parts_named or pattern.fullmatch(n) is not None for n in fresh]).astype(bool)
+            has_part = [n in parts_named or bool(pattern.fullmatch(n) or prefill.fullmatch(n)) for n in fresh]
+            plays = np.append(plays, has_part).astype(bool)
             counts = _grown(counts, len(found.domain.values), len(found.name.values))
             place = found.domain.codes * counts.shape[1] + found.name.codes
             counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
             parts.append(found[plays[found.name.codes]])
+            if reading.composition is not None:
+                whole_names.append(self._step_names(table, found, closed))
         roles = Ranges.joined(parts)
         steps, findings = steps_among(roles, self.process.rank, reading)
-        return Outline(self._range_names, self._domains.values, counts, num_open, roles, steps, findings)
+        named = Ranges.joined(whole_names)
+        return Outline(self._range_names, self._domains.values, counts, num_open, roles, steps, findings, named)
+
+    def _step_names(self, table: pa.Table, found: Ranges, closed: BoolArray) -> Ranges:
+        """The closed ranges that match the step's name, under their names as the engine wrote them."""
+        is_step = found.name.matching(self.reading.step_pattern())
+        whole = Names(self._names.codes(table.column("name"))[closed][is_step], self._names.values)
+        return replace(found[is_step], name=whole)
 
     def windows(self, domain: str, num_rows: int) -> Iterator[Window]:
         """All ranges and calls, ``num_rows`` or so a window. ``domain``: that of the step range."""

@@ -32,6 +32,7 @@ KINDS: dict[Noise, tuple[str, ...]] = {
     Noise.RELATIVE: ("step.period", "step.period@*", "range.*", "sync.*", "tokens.per_s", "tokens.per_s_per_request"),
     Noise.LEVEL: (
         "step.lead",
+        "step.lead@*",
         "launch.lead",
         "graph.lead",
         "graph.lead@*",
@@ -49,6 +50,7 @@ KINDS: dict[Noise, tuple[str, ...]] = {
         "dp.alloc_on_critical_path",
     ),
     Noise.EXACT: (
+        "steps@*",
         "launch.calls_per_step",
         "sync.calls_per_step",
         "alloc.step_share",

@@ -193,7 +193,11 @@ def scalars_of(c):
     cost = statistics.median(d for d, k in prepare if k in alloc) - statistics.median(
         d for d, k in prepare if k is not None and k not in alloc
     )
+    # nothing in these captures is called prefill, and every step launches graphs: they are all of one kind
+    assert not any("prefill" in r["name"] for r in c.ranges)
+    graphed = {c.step_of(x["start"]) for x in c.calls if "GraphLaunch" in x["name"]} - {None}
     return {
+        "steps@decode": (len(graphed), len(c.steps)),
         "alloc.step_cost": (cost, len(prepare)),
         "launch.backpressure": (len(blocked), len(inside)),
         "gpu_work_without_launch": (len(c.work) - len(matched), len(c.work)),
