@@ -169,6 +169,7 @@ def fetch(url: Url, target: Path, progress: Transferred | None = None) -> None:
     is_whole = False
     try:
         with driver_errors(url):
+            target.parent.mkdir(parents=True, exist_ok=True)
             size = fs.info(path).get("size")
             check_space(target.parent, size or 0, url)
             fs.get_file(path, str(target), callback=Callback(hooks={"bytes": on_bytes}))
@@ -186,9 +187,7 @@ def fetch_all(files: Listing, folder: Path, progress: Transferred | None = None)
     folder.mkdir(parents=True, exist_ok=True)
     check_space(folder, sum(size or 0 for _, size in files.values()), f"what is to be fetched ({len(files)} files)")
     for name, (url, _) in files.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fetch(url, target, progress)
+        fetch(url, folder / name, progress)
 
 
 def read_in_folders(url: Url, name: str) -> dict[str, bytes]:

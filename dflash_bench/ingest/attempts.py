@@ -59,8 +59,8 @@ class Attempt:
         Raises DataError or OSError.
         """
         for name in self.files:
-            (folder / name).parent.mkdir(exist_ok=True)
             if carriage.staging is None:
+                (folder / name).parent.mkdir(exist_ok=True)
                 (folder / self.folder / name).rename(folder / name)
             else:
                 fetch(carriage.staging / self.folder / name, folder / name)
@@ -96,9 +96,7 @@ def _attempt(task: Task, parent: Path) -> Attempt:
 
 def _brought(source: Source, origins: dict[Path, Url], scratch: Path) -> Source:
     for path, url in origins.items():
-        copy = scratch / path.relative_to(source.path.parent)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        fetch(url, copy)
+        fetch(url, scratch / path.relative_to(source.path.parent))
     export = scratch / "export"
     export.mkdir()
     return open_capture(scratch / source.path.name, export)

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import socket
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -160,11 +160,12 @@ def _run_tasks(
     futures: dict[Any, list[int]] = {}
     for own in _portions(tasks, carriage):
         futures[client.submit(run_attempts, [tasks[index] for index in own], carriage, pure=False)] = own
+    captures = {future: tasks[own[0]].source.path for future, own in futures.items()}
     results: dict[int, TaskResult] = {}
     try:
-        for future in _completed(client, address, set(futures)):
+        for future, attempts in _completed(client, address, captures):
             own = futures[future]
-            for index, attempt in zip(own, _outcome(future, tasks[own[0]]), strict=True):
+            for index, attempt in zip(own, attempts, strict=True):
                 results[index] = attempt.collect(tasks[index].folder, carriage)
                 tally.finish(index)
     finally:
@@ -184,9 +185,12 @@ def _portions(tasks: Sequence[Task], carriage: Carriage) -> list[list[int]]:
     return sorted(portions.values(), key=lambda own: -sum(tasks[index].section.num_rows for index in own))
 
 
-def _completed(client: Any, address: str, waiting: set[Any]) -> Iterator[Any]:
-    """The futures as they are done. Raises DataError when there is no worker any more that could do the rest."""
-    without = 0.0
+def _completed(client: Any, address: str, captures: Mapping[Any, Path]) -> Iterator[tuple[Any, list[Attempt]]]:
+    """The futures as they are done, with what they give; ``captures``: what each reads.
+
+    Raises DataError when there is no worker any more that could do the rest.
+    """
+    waiting, without = set(captures), 0.0
     while waiting:
         try:
             done, waiting = _distributed().wait(waiting, timeout=POLL_S, return_when="FIRST_COMPLETED")
@@ -197,7 +201,11 @@ def _completed(client: Any, address: str, waiting: set[Any]) -> Iterator[Any]:
             continue
         except CancelledError:
             raise _lost(address) from None
-        yield from done
+        for future in done:
+            if (found := _outcome(future, captures[future])) is None:
+                waiting.add(future)
+            else:
+                yield future, found
 
 
 def _has_workers(client: Any, address: str) -> bool:
@@ -211,13 +219,16 @@ def _lost(address: str) -> DataError:
     return DataError(f"the scheduler at {address} does not answer any more", hint="start it, and ingest again")
 
 
-def _outcome(future: Any, task: Task) -> list[Attempt]:
+def _outcome(future: Any, capture: Path) -> list[Attempt] | None:
+    """What a task gives; None when its worker died with it, and the task begins anew."""
     try:
-        found: list[Attempt] = future.result()
+        found: list[Attempt] = future.result(timeout=PATIENCE_S)
+    except TimeoutError:
+        return None
     except _distributed().KilledWorker as error:
         text = f"{error.allowed_failures + 1} workers died while they read it, as when memory runs out"
         hint = "give the workers more memory, or start fewer of them on a machine"
-        raise DataError(f"{task.source.path}: {text}", hint=hint) from None
+        raise DataError(f"{capture}: {text}", hint=hint) from None
     return found
 
 

@@ -133,8 +133,8 @@ class Mirror:
         """The profiles at the URL that were made of these captures: a command reads such a one instead of making it."""
         if not self.known or not captures.exists() or is_profile(captures):
             return []
-        # where there are no captures, the command itself says so
-        with suppress(UsageError):
+        # where there are no captures, or none that can be read, the command itself says so
+        with suppress(UsageError, OSError):
             prints = {fingerprint(path) for path in expand([captures], self.profiles)}
             found = [p for p in profiles_in(self.profiles) if prints & {c.fingerprint for c in p.info.captures}]
             return [p.path.name for p in found]
