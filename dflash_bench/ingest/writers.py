@@ -16,10 +16,10 @@ from dflash_bench.ingest.rows import Batch, ints
 from dflash_bench.model import IntArray
 from dflash_bench.profile import NAME, SCHEMAS, Events
 
-ROW_GROUP_ROWS = 1 << 18
-"""Rows of a row group: what a reader holds at least, and 13 MB in memory."""
-WAITING_ROWS = 1 << 20
-"""Rows that wait in all, 60 MB: files of many processes get smaller row groups."""
+ROW_GROUP_ROWS = 1 << 17
+"""Rows of a row group: what a reader holds at least, and 9 MB in memory at most."""
+WAITING_ROWS = 1 << 19
+"""Rows that wait in all, 38 MB at most: files of many processes get smaller row groups."""
 
 
 class Writers:
