@@ -11,12 +11,12 @@ from dflash_bench.model import Better, Change, Comparison, Interval, RunMetrics,
 from dflash_bench.report.arms import Arms, arms_of, run_metrics, run_rows
 from dflash_bench.report.changes import KEY_METRICS, key_changes, pooled_changes
 from dflash_bench.report.sheets import (
+    KINDS_TITLE,
     MAX_RANKS_SHOWN,
-    SECTIONS,
     TRACING_COLUMNS,
     Report,
     Sheet,
-    belongs,
+    by_section,
     captured,
     cut,
     identity,
@@ -27,6 +27,7 @@ from dflash_bench.report.sheets import (
 )
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
 from dflash_bench.report.verdicts import verdict_lines, verdict_sheet
+from dflash_bench.stats.composition import composition
 from dflash_bench.stats.judgement import Judgements
 
 _ARROW = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NONE: ""}
@@ -59,18 +60,21 @@ def comparison_report(
     per_rank = num_ranks <= MAX_RANKS_SHOWN if is_per_rank is None else is_per_rank
     chosen = comparison.changes if per_rank and num_ranks > 1 else pooled_changes(comparison)
     changes = [c for c in chosen if not _is_full_coverage(c)]
-    sheets = [_changes_sheet(title, [c for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
+    sheets = {title: _changes_sheet(title, own) for title, own in by_section(changes, lambda c: c.metric)}
     watched = KEY_METRICS if is_brief else None
     verdicts = [] if judgements is None else [verdict_sheet(judgements, is_per_rank=per_rank, watched=watched)]
     every = arms_of(comparison, arms)
     first = (_glance_sheet(comparison), _runs_sheet(every), _ranks_sheet(comparison), *_cause_sheets(comparison))
-    last = (*verdicts, *([] if is_brief else sheets), _tracing_sheet(comparison))
+    # of runs with different kinds of steps, those of one kind are what can be compared
+    apart = (sheets[KINDS_TITLE],) if are_steps_unlike(comparison) else ()
+    last = (*verdicts, *(apart if is_brief else sheets.values()), _tracing_sheet(comparison))
     return Report(
         title=" → ".join(_side(runs) for _, runs in every.sides),
         lines=(
             f"base: {identity(base)}; {captured(base)}",
             f"candidate: {identity(candidate)}; {captured(candidate)}",
             *([every.note] if every.note else []),
+            *kinds_lines(every, ("base", "candidate")),
             *(verdict_lines(judgements) if judgements else ()),
             *_straggler_lines(comparison),
             *_tracing_lines(comparison),
@@ -78,6 +82,20 @@ def comparison_report(
         sheets=tuple(s for s in (*first, *last) if s.rows),
         warnings=tuple(warning_texts(comparison, every)),
     )
+
+
+def are_steps_unlike(comparison: Comparison) -> bool:
+    """Whether the sides consist of different kinds of steps, so that figures over all steps compare unlike work."""
+    return any(f.code == "different_composition" for f in comparison.findings)
+
+
+def kinds_lines(arms: Arms, names: tuple[str, str]) -> Iterator[str]:
+    """Of which kinds of steps each side consists; nothing where all steps of both are of one kind."""
+    shares = [composition(runs) for _, runs in arms.sides]
+    if len({*shares[0], *shares[1]}) < 2:
+        return
+    told = (", ".join(f"{share:.1%} {kind}" for kind, share in side.items()).replace("%", " %") for side in shares)
+    yield "kinds of steps: " + "; ".join(f"{n} {each or 'not told'}" for n, each in zip(names, told, strict=True))
 
 
 def _glance_sheet(comparison: Comparison) -> Sheet:

@@ -23,7 +23,7 @@ from dflash_bench.profile import Profile
 from dflash_bench.report.arms import Arms, arms_of, run_metrics
 from dflash_bench.report.as_json import comparison_document
 from dflash_bench.report.changes import key_changes, largest
-from dflash_bench.report.comparison import warning_texts
+from dflash_bench.report.comparison import are_steps_unlike, kinds_lines, warning_texts
 from dflash_bench.report.figures import Figure, ecdf_figure, side_names
 from dflash_bench.report.figures_code import allocation_figure, cause_figures, host_waits, stalls, wait_sentence
 from dflash_bench.report.figures_forest import forest_figures
@@ -139,6 +139,8 @@ def _texts(comparison: Comparison, judgements: Judgements | None, arms: Arms) ->
         "tiles": [change_row(c, judgements) for c in keys],
         "run_metrics": [(name, symbol(spec(name).unit)) for name in run_metrics(arms)],
         "runs": run_cells(arms) if arms.is_repeated else [],
+        "kinds": list(kinds_lines(arms, names)),
+        "are_steps_unlike": are_steps_unlike(comparison),
         "changes": change_sections(comparison, judgements),
         "causes": [
             ("Host waits, over all ranks", "range path", waits, waits_left_out),

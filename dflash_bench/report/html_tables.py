@@ -12,7 +12,7 @@ from dflash_bench.model import Change, Comparison, RunInfo, Unit, Value
 from dflash_bench.report.arms import Arms, run_metrics, run_rows
 from dflash_bench.report.changes import KEY_METRICS, pooled_changes, tone
 from dflash_bench.report.figures_code import Cause
-from dflash_bench.report.sheets import MAX_RANKS_SHOWN, SECTIONS, belongs
+from dflash_bench.report.sheets import MAX_RANKS_SHOWN, by_section
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
 from dflash_bench.stats.judgement import Judgement, Judgements, Verdict
 
@@ -146,7 +146,7 @@ def change_sections(comparison: Comparison, judgements: Judgements | None = None
     """Every change by section; single ranks where there are at most four of them, the heat map shows the others."""
     ranks = {c.rank for c in comparison.changes if c.rank is not None}
     changes = list(comparison.changes) if 1 < len(ranks) <= MAX_RANKS_SHOWN else pooled_changes(comparison)
-    found = [(title, [change_row(c, judgements) for c in changes if belongs(c.metric, own)]) for title, own in SECTIONS]
+    found = by_section((change_row(c, judgements) for c in changes), lambda row: row.metric)
     return [(title, rows) for title, rows in found if rows]
 
 

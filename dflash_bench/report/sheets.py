@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
+from dflash_bench.metrics.strata import Stratum
 from dflash_bench.metrics.summary import figure, summarise
 from dflash_bench.model import Finding, Metric, RunInfo, RunMetrics, Statistic, Table, Unit, Value
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
 
+T = TypeVar("T")
 MAX_RANKS_SHOWN = 4
 MAX_CAUSES = 10
 MAX_RANGES_SHOWN = 40
 """A loop has some twenty ranges; libraries and frameworks emit thousands of names, which bury the rest of a report."""
 
+KINDS_TITLE = "Kinds of steps"
 SECTIONS = (
     ("Steps and ranges", ("step.period", "range.")),
+    (KINDS_TITLE, ("steps@", "step.lead@", *(f"step.period@{kind}" for kind in Stratum))),
     ("Allocation", ("alloc.",)),
     ("Launch lead", ("step.lead", "launch.", "graph.", "stall.")),
     ("Host waits", ("sync.",)),
@@ -56,7 +61,7 @@ def run_report(run: RunMetrics, *, is_per_rank: bool | None = None) -> Report:
         # pooled over one rank is that rank
         ranked = {m.name for m in shown if m.rank is not None}
         shown = [m for m in shown if m.rank is not None or m.name not in ranked]
-    sheets = [_metrics_sheet(title, [m for m in shown if belongs(m.name, own)]) for title, own in SECTIONS]
+    sheets = [_metrics_sheet(title, own) for title, own in by_section(shown, lambda m: m.name)]
     return Report(
         title=f"{info.run}: {identity(info)}",
         lines=(captured(info),),
@@ -84,7 +89,17 @@ def warning_lines(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def belongs(name: str, prefixes: Iterable[str]) -> bool:
+def by_section(items: Iterable[T], name: Callable[[T], str]) -> list[tuple[str, list[T]]]:
+    """Things by the section of their metric, the first that a name belongs to; each section is there, empty or not."""
+    found: dict[str, list[T]] = {title: [] for title, _ in SECTIONS}
+    for item in items:
+        title = next((title for title, own in SECTIONS if _belongs(name(item), own)), None)
+        if title is not None:
+            found[title].append(item)
+    return list(found.items())
+
+
+def _belongs(name: str, prefixes: Iterable[str]) -> bool:
     """Whether a metric's name is one of these or begins with one that ends in a dot or an @."""
     return any(name == p or (p.endswith((".", "@")) and name.startswith(p)) for p in prefixes)
 

@@ -360,6 +360,43 @@ def test_the_straggler_is_who_most_often_came_last_in_the_base():
     assert straggler(compare(run(*shares), run())) == 1
 
 
+# ── kinds of steps ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def steps_of(arm, **kinds):
+    """A run with so many steps of each kind on its only rank, and the period of its decode steps."""
+    counts = [metric(f"steps@{kind}", 0, np.array([count])) for kind, count in kinds.items()]
+    return run(*counts, metric("step.period@decode", 0, np.arange(1e6, 1e6 + 99)), arm=arm)
+
+
+def test_the_composition_is_said_in_page_and_terminal():
+    found, _ = compare_arms([steps_of("base", decode=392, mixed=8)], [steps_of("new", decode=390, mixed=10)])
+    text = Page(html_report(found, None)).text
+    assert "Kinds of steps: base 98.0 % decode, 2.0 % mixed; new 97.5 % decode, 2.5 % mixed." in text
+    assert "compare unlike work" not in text
+    lines = comparison_report(found, is_brief=True).lines
+    assert "kinds of steps: base 98.0 % decode, 2.0 % mixed; candidate 97.5 % decode, 2.5 % mixed" in lines
+
+
+def test_of_differently_composed_runs_the_steps_of_one_kind_are_shown_apart():
+    """A tenth of prefill steps against none: page and terminal warn, and both open the figures of one kind."""
+    found, judgements = compare_arms([steps_of("base", decode=360, prefill=40)], [steps_of("new", decode=400)])
+    page = Page(html_report(found, None, judgements))
+    assert "They differ, so figures over all steps compare unlike work; see those of one kind ." in page.text
+    assert [a for tag, a in page.elements if tag == "details" and "open" in a]
+    assert ("tr", "step.period@decode", "0") in page.rows
+    report = comparison_report(found, is_brief=True, judgements=judgements)
+    (sheet,) = (s for s in report.sheets if s.title == "Kinds of steps")
+    assert [row[0] for row in sheet.rows] == ["steps@decode", "steps@prefill", "step.period@decode"]
+    alike, _ = compare_arms([steps_of("base", decode=400)], [steps_of("new", decode=400)])
+    assert "Kinds of steps" not in [s.title for s in comparison_report(alike, is_brief=True).sheets]
+
+
+def test_runs_of_one_kind_of_steps_say_nothing_of_kinds():
+    found, _ = compare_arms([steps_of("base", decode=400)], [steps_of("new", decode=400)])
+    assert "Kinds of steps:" not in Page(html_report(found, None)).text
+
+
 # ── big runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 RANKS, STEPS = 32, 20_000
