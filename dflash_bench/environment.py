@@ -76,6 +76,7 @@ KEYS: tuple[Key, ...] = (
     Key("seed", Effect.MARKED, _setting("seed")),
     Key("steps", Effect.MARKED, _setting("steps")),
     Key("delay", Effect.MARKED, lambda info: str(info.settings.get("delay") or "none")),
+    Key("model", Effect.MARKED, _setting("model")),
     Key("check", Effect.MARKED, _setting("check")),
     Key("backend", Effect.MARKED, _setting("backend")),
     Key("interrupted", Effect.MARKED, _setting("interrupted")),

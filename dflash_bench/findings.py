@@ -111,6 +111,7 @@ CODES: tuple[Code, ...] = (
     Code("different_seed", "compare", "base and candidate ran with different seeds"),
     Code("different_steps", "compare", "base and candidate ran different numbers of steps"),
     Code("different_delay", "compare", "a delay was planted in one of base and candidate, to see it found"),
+    Code("different_model", "compare", "base and candidate decoded with different kernels of the checksum model"),
     Code("different_check", "compare", "one of base and candidate checked its allocations, which makes the host wait"),
     Code("different_backend", "compare", "the ranks of base and candidate agreed over different backends"),
     Code("different_interrupted", "compare", "one of base and candidate was interrupted"),

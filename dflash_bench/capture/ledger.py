@@ -16,7 +16,8 @@ VERSION = 1
 class Ledger:
     """What one rank says it did. ``ranges`` is name → number emitted; ``counters`` are the engine counters by name.
 
-    ``checks`` is what was proven of the run: ``verified_tokens`` and ``leaked_tokens`` are numbers.
+    ``checks`` is what was proven of the run: ``verified_tokens`` and ``leaked_tokens`` are numbers. ``settings`` is
+    what the loop chose by itself, such as ``model``: whose kernels decoded.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class Ledger:
     versions: dict[str, str]
     counters: dict[str, float]
     checks: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def read_ledger(path: Path) -> Ledger:

@@ -36,6 +36,7 @@ def run_settings(launch: Launch, capture: RunCapture, gpu: Mapping[str, Value]) 
         first = ledgers[0]
         settings |= {"steps": min(ledger.steps for ledger in ledgers), "device": first.device}
         settings["interrupted"] = any(ledger.interrupted for ledger in ledgers)
+        settings["model"] = first.settings.get("model")
         settings["verified_tokens"] = verified_tokens(capture)
         settings |= gpu if first.device == "cuda" else {}
         settings |= {f"switch.{key}": value for key, value in sorted(first.switches.items())}

@@ -55,6 +55,7 @@ def test_two_ranks_with_the_built_in_recorder_end_as_a_whole_profile(tmp_path: P
     assert {capture.recorder for capture in info.captures} == {Recorder.BUILTIN}
     assert info.settings["steps"] == 12
     assert info.settings["switch.topup_pages"] == 2
+    assert info.settings["model"] == "torch", "the kernels that a machine without a GPU decodes with"
     assert set(info.counters) == {"0", "1"}
     for process in info.processes:
         names = profile.events(Events.RANGES, process).column("name").to_pylist()
