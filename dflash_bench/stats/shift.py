@@ -32,7 +32,8 @@ MIN_DEGREES = 4
 MIN_OWN_RUNS = 4
 """Where a side has fewer runs, both sides' runs together say how far runs spread."""
 MAX_ARRANGEMENTS = 20_000
-RESAMPLES = 400
+RESAMPLES = 2000
+"""The draws of a metric are the same in every comparison, so what few of them get wrong would be wrong for good."""
 _KNOWN = 1e6
 
 

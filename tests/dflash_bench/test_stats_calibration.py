@@ -145,9 +145,14 @@ def test_fresh_runs_through_the_whole_of_judge(name):
     spread = float(np.std([r.figure for r in stock(name)]))
     tolerance = planned_detectable(spread, REPEATS, 0.05)
     rules = Rules({truth.name: MetricRule(Allowance(0.0, tolerance))})
-    same = [judge(side(rng, truth, 5), side(rng, truth, 5), rules).each[0] for _ in range(TRIALS)]
-    moved = [judge(side(rng, truth, 5), side(rng, truth, 5, 2 * tolerance), rules).each[0] for _ in range(TRIALS)]
-    assert sum(j.verdict in FALSE for j in same) <= 0.05 * TRIALS
+    # a share of 80 % has no room for twice the tolerance above it
+    is_raised = spec(truth.name).statistic != "mean"
+    shift_by = 2 * tolerance if is_raised else -2 * tolerance
+    # 1,000 trials tell a coverage to 0.7 points: where trials are cheap there are more
+    trials = 4 * TRIALS if spec(truth.name).statistic == "value" else TRIALS
+    same = [judge(side(rng, truth, 5), side(rng, truth, 5), rules).each[0] for _ in range(trials)]
+    moved = [judge(side(rng, truth, 5), side(rng, truth, 5, shift_by), rules).each[0] for _ in range(TRIALS)]
+    assert sum(j.verdict in FALSE for j in same) <= 0.05 * trials
     assert 0.93 <= np.mean([j.interval.low <= 0 <= j.interval.high for j in same]) <= 0.97
-    right = Verdict.REGRESSED if spec(truth.name).better == "lower" else Verdict.IMPROVED
+    right = Verdict.REGRESSED if is_raised == (spec(truth.name).better == "lower") else Verdict.IMPROVED
     assert sum(j.verdict is right for j in moved) >= 0.90 * TRIALS
