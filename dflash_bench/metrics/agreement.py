@@ -89,7 +89,7 @@ def own_time(index: Intervals, name: IntArray, num_names: int, begin: IntArray, 
     """Time inside windows by innermost interval: own time less that of the intervals directly inside.
 
     ``index``: intervals that nest. ``name`` int64 [intervals] < ``num_names``. ``begin``, ``stop`` int64 [n]: windows,
-    ascending and apart. Returns float64 [num_names + 1, n]; the last row is time in no interval.
+    both ascending; they may overlap. Returns float64 [num_names + 1, n]; the last row is time in no interval.
     """
     first = np.searchsorted(stop, index.start, side="right")
     count = np.maximum(np.searchsorted(begin, index.end, side="left") - first, 0)
@@ -113,12 +113,14 @@ def own_time_of_overlapping(
     if not len(begin):
         return total
     edges = np.sort(np.concatenate([index.start, index.end, begin, stop]))
-    window = np.searchsorted(begin, edges[:-1], side="right") - 1
-    inside = (window >= 0) & (edges[:-1] < stop[np.maximum(window, 0)])
-    held = index.holding(edges[:-1][inside])
+    first = np.searchsorted(stop, edges[:-1], side="right")
+    count = np.maximum(np.searchsorted(begin, edges[:-1], side="right") - first, 0)
+    piece = np.repeat(np.arange(len(count)), count)
+    window = np.repeat(first, count) + np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count)
+    held = index.holding(edges[:-1][piece])
     # NONE is −1: it takes the entry behind the last name
     owner = np.append(name, num_names)[held]
-    np.add.at(total, (owner, window[inside]), np.diff(edges)[inside])
+    np.add.at(total, (owner, window), np.diff(edges)[piece])
     return total
 
 

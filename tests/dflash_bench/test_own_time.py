@@ -75,6 +75,21 @@ def test_of_overlapping_ranges_pieces_count_what_instants_show(spans: Spans, cut
     assert np.array_equal(found, brute(index, name, 3, windows))
 
 
+@given(nested(), st.lists(st.tuples(st.integers(0, 100), st.integers(1, 50), st.integers(1, 50)), max_size=4))
+def test_of_a_step_that_agrees_twice_both_windows_count(spans: Spans, steps: list[tuple[int, int, int]]) -> None:
+    """Both begin where the step begins, the second ends later: what lies in both counts for both."""
+    index = intervals(*arrays(spans))
+    name = [k % 3 for k in range(len(spans))]
+    begins = np.cumsum([b for b, _, _ in steps])
+    windows = [
+        (b, b + extent) for b, (_, one, two) in zip(begins.tolist(), steps, strict=True) for extent in (one, one + two)
+    ]
+    windows = [w for k, w in enumerate(windows) if all(w[1] >= earlier[1] for earlier in windows[:k])]
+    wanted = brute(index, name, 3, windows)
+    for count in (own_time, own_time_of_overlapping):
+        assert np.array_equal(count(index, np.asarray(name, np.int64), 3, *arrays(windows)), wanted)
+
+
 def test_ranges_that_end_outside_the_one_they_begin_in_do_not_nest() -> None:
     assert not intervals(*arrays([(0, 10), (5, 15)])).is_nested
     assert intervals(*arrays([(0, 10), (10, 15), (11, 15)])).is_nested

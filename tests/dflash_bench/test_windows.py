@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from generator import Fault, Mode, Spec, write_export
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dflash_bench.errors import DataError
@@ -94,6 +94,7 @@ def figures(profile: Profile, effort: Effort | None = None):
 
 
 @settings(max_examples=25, deadline=None)
+@example(seed=1, n=29, window_rows=5, group_rows=1, is_shuffled=False)  # a step that agreed twice
 @given(st.integers(0, 2**32), st.integers(2, 40), st.integers(5, 60), st.integers(1, 40), st.booleans())
 def test_windows_and_row_groups_of_any_size_give_the_same_figures(seed, n, window_rows, group_rows, is_shuffled):
     rng = np.random.default_rng(seed)
