@@ -71,9 +71,20 @@ def compare_arms(base: Sequence[RunMetrics], candidate: Sequence[RunMetrics]) ->
     """
     differing, judgements = judged_if_alike(base, candidate)
     judged = {(j.metric, j.rank): j for j in judgements.each} if judgements else {}
-    # the verdict brings its own interval, and that of two first runs would say nothing of the others
+    # a verdict brings its own interval, that of two first runs would say nothing of the others, pooled over one rank is
+    # that rank, and coverage has no spread that steps could tell
+    keys = {(m.name, m.rank) for m in (*base[0].metrics, *candidate[0].metrics)}
+    is_one_rank = len({rank for _, rank in keys if rank is not None}) == 1
+    ranked = {name for name, rank in keys if rank is not None}
     is_repeated = len(base) > 1 or len(candidate) > 1
-    unseen = {(m.name, m.rank) for m in (*base[0].metrics, *candidate[0].metrics)} if is_repeated else judged
+    unseen = {
+        key
+        for key in keys
+        if is_repeated
+        or key in judged
+        or (is_one_rank and key[1] is None and key[0] in ranked)
+        or key[0].startswith("coverage.")
+    }
     changes = tuple(
         _judged(c, judged[c.metric, c.rank]) if (c.metric, c.rank) in judged else c
         for c in _changes(base[0], candidate[0], unseen)

@@ -22,8 +22,8 @@ from dflash_bench.cli.options import (
     chosen_pattern,
     chosen_reading,
 )
+from dflash_bench.cli.sides import Side, both_sides, measured
 from dflash_bench.cli.urls import with_urls
-from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.build import Progress
@@ -53,7 +53,7 @@ def compare(
     """
     from dflash_bench.compare import compare_arms
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.measure import measure
+    from dflash_bench.report.arms import Arms
     from dflash_bench.report.as_json import comparison_json
     from dflash_bench.report.comparison import comparison_report
     from dflash_bench.report.console import show
@@ -64,41 +64,28 @@ def compare(
         old, new = _sides(base, candidate, options, progress)
     stderr.print(f"base {_names(old)}, candidate {_names(new)}", markup=False)
     reading = chosen_reading(preset, step_range, agreement_range)
-    found, judgements = compare_arms([measure(p, reading) for p in old], [measure(p, reading) for p in new])
-    report = comparison_report(found, is_per_rank=per_rank, is_brief=brief, judgements=judgements)
+    (_, old_runs), (_, new_runs) = measured(old, reading), measured(new, reading)
+    found, judgements = compare_arms(old_runs, new_runs)
+    arms = Arms(old_runs, new_runs)
+    report = comparison_report(found, is_per_rank=per_rank, is_brief=brief, judgements=judgements, arms=arms)
     if json:
-        typer.echo(comparison_json(found, judgements))
+        typer.echo(comparison_json(found, judgements, arms))
     else:
         show(report, stdout)
     if markdown is not None:
         write_whole(markdown, as_markdown(report))
 
 
-Side = tuple["Profile", ...]
-
-
 def _sides(
     base: str | None, candidate: str | None, options: IngestOptions, progress: Progress | None
 ) -> tuple[Side, Side]:
-    """The runs of base and candidate. One word alone holds two runs, one a side."""
-    from dflash_bench.cli.sides import resolve_side
-    from dflash_bench.ingest.sources import newest_pair, resolve
+    """The runs of base and candidate; without names those of the two newest arms."""
+    from dflash_bench.ingest.sources import newest_pair
 
-    if base is None:
-        older, newer = _in_ladder_order(*newest_pair(options.profiles))
-        return (older,), (newer,)
-    if candidate is not None:
-        old, new = resolve_side(base, options, progress), resolve_side(candidate, options, progress)
-        if same := {p.path for p in old} & {p.path for p in new} if len(old) + len(new) > 2 else set():
-            raise UsageError(f"{', '.join(sorted(p.name for p in same))} stands on both sides")
-        return old, new
-    found = resolve(base, options, progress)
-    if len(found) == 2:
-        return found[:1], found[1:]
-    raise UsageError(
-        f"{base} is {len(found)} run ({', '.join(p.info.run for p in found)}): compare it with what?",
-        hint="name base and candidate",
-    )
+    if base is not None:
+        return both_sides(base, candidate, options, progress)
+    older, newer = _in_ladder_order(*newest_pair(options.profiles))
+    return (older,), (newer,)
 
 
 def _names(side: Side) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,15 +22,9 @@ from dflash_bench.cli.options import (
     chosen_pattern,
     chosen_reading,
 )
+from dflash_bench.cli.sides import both_sides, measured
 from dflash_bench.cli.urls import with_urls
 from dflash_bench.errors import UsageError
-
-if TYPE_CHECKING:
-    from dflash_bench.ingest.build import Progress
-    from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.events import Reading
-    from dflash_bench.model import RunMetrics
-    from dflash_bench.profile import Profile
 
 
 @with_urls("base", "candidate")
@@ -72,11 +66,11 @@ def report(
     steps = parse_steps(perfetto_steps)
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     with reading_progress() as progress:
-        sides = _sides(base, candidate, options, progress)
+        sides = both_sides(base, candidate, options, progress)
     reading = chosen_reading(preset, step_range, agreement_range)
-    (old, old_runs), (new, new_runs) = (_measured(runs, reading) for runs in sides)
+    (old, old_runs), (new, new_runs) = (measured(runs, reading) for runs in sides)
     found, judgements = compare_arms(old_runs, new_runs)
-    arms = Arms(old_runs, new_runs) if len(old_runs) + len(new_runs) > 2 else None
+    arms = Arms(old_runs, new_runs)
     page = html_report(found, timelines(old, new, found, reading), judgements, arms)
     show(comparison_report(found, is_per_rank=per_rank, is_brief=True, judgements=judgements, arms=arms), stdout)
     write_whole(output, page)
@@ -85,19 +79,6 @@ def report(
         traced = [side(names[0], old, found.base), side(names[1], new, found.candidate)]
         count = write_trace(perfetto, traced, reading, steps)
         stderr.print(f"written: {perfetto}, {count:,} events; open it in https://ui.perfetto.dev", markup=False)
-
-
-Side = tuple["Profile", ...]
-
-
-def _measured(side: Side, reading: Reading) -> tuple[Profile, tuple[RunMetrics, ...]]:
-    """The median run of a side, and the figures of all its runs, the median one's first."""
-    from dflash_bench.metrics.measure import measure
-    from dflash_bench.report.arms import typical
-
-    found = [measure(profile, reading) for profile in side]
-    first = typical(found)
-    return side[first], (found[first], *found[:first], *found[first + 1 :])
 
 
 def parse_steps(text: str | None) -> tuple[int, int] | None:
@@ -110,21 +91,3 @@ def parse_steps(text: str | None) -> tuple[int, int] | None:
             f"--perfetto-steps {text!r} is not FIRST:LAST with FIRST < LAST", hint="--perfetto-steps 0:100"
         )
     return int(match[1]), int(match[2])
-
-
-def _sides(base: str, candidate: str | None, options: IngestOptions, progress: Progress | None) -> tuple[Side, Side]:
-    """The runs of base and candidate. One word alone holds two runs, one a side."""
-    from dflash_bench.cli.sides import resolve_side
-    from dflash_bench.ingest.sources import resolve
-
-    if candidate is not None:
-        old, new = (resolve_side(words, options, progress) for words in (base, candidate))
-        if len(old) + len(new) > 2 and (same := {p.path for p in old} & {p.path for p in new}):
-            raise UsageError(f"{', '.join(sorted(path.name for path in same))} stands on both sides")
-        return old, new
-    found = resolve(base, options, progress)
-    if len(found) != 2:
-        runs = ", ".join(p.info.run for p in found)
-        hint = "dflash-bench report BASE CANDIDATE"
-        raise UsageError(f"a report is about two sides, and {base} alone holds {len(found)}: {runs}", hint=hint)
-    return found[:1], found[1:]

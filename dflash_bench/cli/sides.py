@@ -1,4 +1,4 @@
-"""One side of a comparison, as a person names it: one run, several, a pattern, or a folder of profiles."""
+"""The sides of a comparison, as a person names them: one run, several, a pattern, or a folder of profiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,46 @@ from dflash_bench.errors import UsageError
 if TYPE_CHECKING:
     from dflash_bench.ingest.build import Progress
     from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.metrics.events import Reading
+    from dflash_bench.model import RunMetrics
     from dflash_bench.profile import Profile
+
+Side = tuple["Profile", ...]
+
+
+def both_sides(
+    base: str, candidate: str | None, options: IngestOptions, progress: Progress | None = None
+) -> tuple[Side, Side]:
+    """The runs of base and candidate. One word alone holds two runs, one a side.
+
+    Raises UsageError as `resolve_side` does, and when a run stands on both sides or a single word is not two runs.
+    """
+    from dflash_bench.ingest.sources import resolve
+
+    if candidate is not None:
+        old, new = resolve_side(base, options, progress), resolve_side(candidate, options, progress)
+        # one run against itself is a way to see that nothing differs
+        if len(old) + len(new) > 2 and (same := {p.path for p in old} & {p.path for p in new}):
+            raise UsageError(f"{', '.join(sorted(path.name for path in same))} stands on both sides")
+        return old, new
+    found = resolve(base, options, progress)
+    if len(found) == 2:
+        return found[:1], found[1:]
+    raise UsageError(
+        f"{base} is {len(found)} run{'s' * (len(found) > 1)} ({', '.join(p.info.run for p in found)}): "
+        "compare it with what?",
+        hint="name base and candidate",
+    )
+
+
+def measured(side: Side, reading: Reading) -> tuple[Profile, tuple[RunMetrics, ...]]:
+    """The median run of a side, and the figures of all its runs, the median one's first."""
+    from dflash_bench.metrics.measure import measure
+    from dflash_bench.report.arms import typical
+
+    found = [measure(profile, reading) for profile in side]
+    first = typical(found)
+    return side[first], (found[first], *found[:first], *found[first + 1 :])
 
 
 def resolve_side(words: str, options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import false_discovery_control
 from simulated_runs import KINDS, STEP_NS, Truth, metric, run, side
 
 from dflash_bench.metrics.registry import SPECS
@@ -165,6 +168,11 @@ def test_benjamini_and_hochberg_by_hand():
     assert level([0.01, 0.02, 0.03, 0.9]) == pytest.approx(0.05)
     assert level([0.5, 0.5, 0.5, 0.5]) == pytest.approx(0.05 / 4)
     assert adjusted([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=60))
+def test_adjusted_p_values_are_those_of_scipy(p):
+    assert adjusted(p) == pytest.approx(false_discovery_control(p, method="bh"), rel=1e-12)
 
 
 def test_of_forty_metrics_without_a_change_hardly_ever_one_is_called_changed():

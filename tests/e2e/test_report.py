@@ -69,7 +69,7 @@ def test_anything_but_two_runs_is_refused_by_their_names(written, tmp_path):
     folder, _ = written
     found = command("h200x2_sync", "-o", tmp_path / "r.html", "--profiles", folder / "profiles")
     assert found.exit_code == ExitCode.USAGE
-    assert "h200x2_sync alone holds 1: h200x2_sync" in found.stderr
+    assert "h200x2_sync is 1 run (h200x2_sync): compare it with what?" in found.stderr
     assert not (tmp_path / "r.html").exists()
 
 
