@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from browser import driver, in_browser
 from large_profiles import write_large
+from typer.testing import CliRunner
 
-from dflash_bench.cli.report import report
+from dflash_bench.cli import app
 
 RANKS = 32
 LIGHT, FULL = 250, 20_000
@@ -24,7 +25,8 @@ def page(request, tmp_path_factory):
     base = write_large(folder, "control", RANKS, request.param, prepare_us=700, alloc_share=0.4)
     new = write_large(folder, "topup", RANKS, request.param, prepare_us=500, alloc_share=0.01)
     begun, cpu = time.monotonic(), time.process_time()
-    report(str(base), str(new), output=folder / "report.html")
+    done = CliRunner().invoke(app, ["report", str(base), str(new), "-o", str(folder / "report.html")])
+    assert done.exit_code == 0, done.output
     size = (folder / "report.html").stat().st_size
     spent = f"{time.monotonic() - begun:.0f} s wall, {time.process_time() - cpu:.0f} s CPU here"
     print(f"{RANKS} ranks × {request.param:,} steps: {size / 1e6:.1f} MB, {spent}")
