@@ -174,9 +174,10 @@ class HostEvents:
             parts.append(found[plays[found.name.codes]])
             if reading.composition is not None:
                 whole_names.append(self._step_names(table, found, closed))
-        roles = Ranges.joined(parts)
+        # a single part comes as its rows lie in the file, which need not be in order
+        roles = ranges_in_order(Ranges.joined(parts))
         steps, findings = steps_among(roles, self.process.rank, reading)
-        named = Ranges.joined(whole_names)
+        named = ranges_in_order(Ranges.joined(whole_names))
         return Outline(self._range_names, self._domains.values, counts, num_open, roles, steps, findings, named)
 
     def _step_names(self, table: pa.Table, found: Ranges, closed: BoolArray) -> Ranges:
