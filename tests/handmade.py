@@ -128,7 +128,6 @@ def events(
     *,
     rank: int | None = 0,
     capture: int = 0,
-    overhead: Sequence[tuple[int, int]] = (),
 ) -> ProcessEvents:
     """The same rows as the metrics see them after ingest, of one process."""
     closed = sorted((r for r in ranges if r.end is not None), key=lambda r: (r.start, -(r.end or 0)))
@@ -149,8 +148,6 @@ def events(
         num_open=len(ranges) - len(closed),
         calls=api_calls(calls),
         gpu=gpu_rows(work),
-        overhead_start=ints(a for a, _ in overhead),
-        overhead_end=ints(b for _, b in overhead),
     )
 
 

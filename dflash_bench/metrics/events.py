@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,9 @@ from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.names import Rule, short_names
 from dflash_bench.model import BoolArray, IntArray, ProcessInfo
 from dflash_bench.profile import Events, Profile
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,19 @@ class Names:
         return [self.values[code] for code in self.codes]
 
 
+Rows = TypeVar("Rows", bound="DataclassInstance")
+
+
+def stacked(parts: Sequence[Rows]) -> Rows:
+    """Rows of one kind, a dataclass of columns, one part behind another; at least one part."""
+    kind = type(parts[0])
+    return kind(*(_stacked_column([getattr(part, column.name) for part in parts]) for column in fields(kind)))
+
+
+def _stacked_column(parts: Sequence[Any]) -> Any:
+    return Names.joined(parts) if isinstance(parts[0], Names) else np.concatenate(parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Ranges:
     """NVTX ranges that have an end, ascending by start. All arrays [n]."""
@@ -110,15 +127,7 @@ class Ranges:
         full = [part for part in parts if len(part)]
         if len(full) < 2:
             return full[0] if full else _NO_RANGES
-        return ranges_in_order(
-            Ranges(
-                np.concatenate([part.thread for part in full]),
-                Names.joined([part.domain for part in full]),
-                Names.joined([part.name for part in full]),
-                np.concatenate([part.start for part in full]),
-                np.concatenate([part.end for part in full]),
-            )
-        )
+        return ranges_in_order(stacked(full))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +154,7 @@ class ApiCalls:
         full = [part for part in parts if len(part)]
         if len(full) < 2:
             return full[0] if full else _NO_CALLS
-        return calls_in_order(
-            ApiCalls(
-                np.concatenate([part.thread for part in full]),
-                np.concatenate([part.correlation for part in full]),
-                Names.joined([part.name for part in full]),
-                np.concatenate([part.start for part in full]),
-                np.concatenate([part.end for part in full]),
-            )
-        )
+        return calls_in_order(stacked(full))
 
 
 _NOTHING = np.zeros(0, np.int64)
@@ -189,16 +190,7 @@ class GpuRows:
     @staticmethod
     def joined(parts: Sequence[GpuRows]) -> GpuRows:
         """Several as one, one behind another."""
-        whole = [np.zeros(0, np.int64)]
-        return GpuRows(
-            np.concatenate(whole + [part.device for part in parts]),
-            np.concatenate(whole + [part.stream for part in parts]),
-            np.concatenate(whole + [part.correlation for part in parts]),
-            np.concatenate([np.zeros(0, bool), *(part.is_graph for part in parts)]),
-            np.concatenate(whole + [part.start for part in parts]),
-            np.concatenate(whole + [part.end for part in parts]),
-            np.concatenate(whole + [part.nodes for part in parts]),
-        )
+        return stacked([replace(part, node=part.nodes) for part in parts]) if parts else _NO_GPU_ROWS
 
     @property
     def nodes(self) -> IntArray:
@@ -210,6 +202,9 @@ class GpuRows:
         return self[np.argsort(self.start, kind="stable")]
 
 
+_NO_GPU_ROWS = GpuRows(_NOTHING, _NOTHING, _NOTHING, np.zeros(0, bool), _NOTHING, _NOTHING, _NOTHING)
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessEvents:
     """All events of one process. ``num_open`` counts ranges without an end, which are in ``ranges`` no more."""
@@ -219,8 +214,6 @@ class ProcessEvents:
     num_open: int
     calls: ApiCalls
     gpu: GpuRows
-    overhead_start: IntArray
-    overhead_end: IntArray
 
 
 RANGE_COLUMNS = ("thread", "domain", "name", "start_ns", "end_ns")
@@ -271,15 +264,12 @@ def load(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...] = ()) -
     ranges, num_open = _ranges(profile.events(Events.RANGES, process, RANGE_COLUMNS))
     if rules:
         ranges = replace(ranges, name=ranges.name.shortened(rules))
-    overhead = profile.events(Events.OVERHEAD, process)
     return ProcessEvents(
         process=process,
         ranges=ranges,
         num_open=num_open,
         calls=_calls(profile.events(Events.API_CALLS, process, CALL_COLUMNS)),
         gpu=gpu_rows(profile.events(Events.GPU_WORK, process, GPU_COLUMNS)),
-        overhead_start=ints(overhead.column("start_ns")),
-        overhead_end=ints(overhead.column("end_ns")),
     )
 
 

@@ -68,6 +68,11 @@ class JoinCounts:
     num_replays: int
     num_waiting: int
 
+    @property
+    def num_unlaunched(self) -> int:
+        """Work without a launch."""
+        return self.num_work - self.num_matched
+
 
 def is_launch(names: Names) -> BoolArray:
     """Which calls, by name, launch kernels or graphs. A host function is queued like one, but gives the GPU no work."""

@@ -119,7 +119,7 @@ class LeadMeter:
         counts = self.joiner.counts(self.replays.num_rows, self.replays.num_pieces, self.replays.num)
         self._add_join_coverage(counts)
         findings = list(_join_findings(self.rank, counts))
-        if lost := self.num_seen - self.num_seen_with_work:
+        if lost := self._num_without_work:
             text = f"{lost:,} of {self.num_seen:,} launch calls join no GPU work"
             findings.append(Finding("launches_without_work", self.rank, lost, text))
         coverage = counts.num_matched / max(1, counts.num_work)
@@ -139,7 +139,7 @@ class LeadMeter:
         return coverage, findings
 
     def _add_join_coverage(self, counts: JoinCounts) -> None:
-        without = counts.num_work - counts.num_matched
+        without = counts.num_unlaunched
         add = self.collector.add_value
         add("gpu_work_without_launch", without, counts.num_work)
         add("coverage.gpu_work_uncorrelated", counts.num_uncorrelated, counts.num_work)
@@ -167,13 +167,18 @@ class LeadMeter:
             text = f"{idle:,} of {num:,} steps launched nothing; no lead or stall figure is computed from them"
             yield Finding("steps_without_launches", self.rank, idle, text)
 
+    @property
+    def _num_without_work(self) -> int:
+        return self.num_seen - self.num_seen_with_work
+
     def _num_unjoined(self, counts: JoinCounts) -> int:
         """Launches in steps without work, and work without a launch."""
-        return self.num_seen - self.num_seen_with_work + counts.num_work - counts.num_matched
+        return self._num_without_work + counts.num_unlaunched
 
     def _unjoined(self, counts: JoinCounts) -> str:
-        launches, work = self.num_seen - self.num_seen_with_work, counts.num_work - counts.num_matched
-        return f" ({launches:,} launches without work, {work:,} pieces of work without launch)" + _about_replays(counts)
+        without, unlaunched = self._num_without_work, counts.num_unlaunched
+        text = f" ({without:,} launches without work, {unlaunched:,} pieces of work without launch)"
+        return text + _about_replays(counts)
 
     def _add_per_step(self, strata: dict[Stratum, BoolArray]) -> None:
         first = self.first_graph if self.first_graph.is_seen.any() else self.first
@@ -231,8 +236,7 @@ def _num_waiting(host: HostEvents, gpu: GpuFile, window_rows: int) -> int:
 
 
 def _join_findings(rank: int | None, counts: JoinCounts) -> Iterator[Finding]:
-    without = counts.num_work - counts.num_matched
-    if without:
+    if without := counts.num_unlaunched:
         text = f"{without:,} of {counts.num_work:,} pieces of GPU work have no launch call in the capture"
         yield Finding("gpu_work_without_launch", rank, without, text)
     if counts.num_uncorrelated and not counts.num_by_order:

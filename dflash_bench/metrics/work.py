@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_bench.metrics.events import GpuRows, Index
+from dflash_bench.metrics.events import GpuRows, Index, stacked
 from dflash_bench.metrics.intervals import NONE, used_codes
 from dflash_bench.model import BoolArray, IntArray
 
@@ -42,13 +42,7 @@ class Work:
         full = [part for part in parts if len(part)]
         if len(full) < 2:
             return full[0] if full else NO_WORK
-        return Work(
-            np.concatenate([part.device for part in full]),
-            np.concatenate([part.stream for part in full]),
-            np.concatenate([part.correlation for part in full]),
-            np.concatenate([part.start for part in full]),
-            np.concatenate([part.end for part in full]),
-        )
+        return stacked(full)
 
 
 _NOTHING = np.zeros(0, np.int64)

@@ -29,3 +29,13 @@ def cli():
         return found
 
     return run
+
+
+@pytest.fixture
+def store():
+    """An empty store in memory, ``memory://``."""
+    fsspec = pytest.importorskip("fsspec", reason="files at URLs need the extra remote")
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+    return fs

@@ -20,17 +20,8 @@ from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.profile import RUN_FILE
 from dflash_bench.storage import Url
 
-fsspec = pytest.importorskip("fsspec", reason="files at URLs need the extra remote")
+pytest.importorskip("fsspec", reason="files at URLs need the extra remote")
 PROFILES = Url("memory://bucket/profiles")
-
-
-@pytest.fixture
-def store():
-    """An empty store in memory, ``memory://``."""
-    fs = fsspec.filesystem("memory")
-    fs.store.clear()
-    fs.pseudo_dirs[:] = [""]
-    return fs
 
 
 @pytest.fixture(scope="module")

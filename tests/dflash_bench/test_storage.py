@@ -12,16 +12,7 @@ from dflash_bench import storage
 from dflash_bench.errors import DataError, UsageError
 from dflash_bench.storage import Url, create, fetch, is_url, list_files, location, put, read_bytes, read_in_folders
 
-fsspec = pytest.importorskip("fsspec", reason="files at URLs need the extra remote")
-
-
-@pytest.fixture
-def store():
-    """An empty store in memory, ``memory://``."""
-    fs = fsspec.filesystem("memory")
-    fs.store.clear()
-    fs.pseudo_dirs[:] = [""]
-    return fs
+pytest.importorskip("fsspec", reason="files at URLs need the extra remote")
 
 
 @pytest.mark.parametrize(
