@@ -215,7 +215,7 @@ def test_names_stay_with_their_events():
     ranges = Ranges(array(1, 1, 1), names, names, array(0, 1, 2), array(9, 8, 7))
     calls = ApiCalls(array(), array(), Names(array(), ()), array(), array())
     rows = GpuRows(array(), array(), array(), array().astype(bool), array(), array())
-    events = ProcessEvents(PROCESS, ranges, 0, calls, rows, array(), array())
+    events = ProcessEvents(PROCESS, ranges, 0, calls, rows)
     found = gpu_work(OneProcess([], [], []), events)
     assert len(found) == 0
     assert len(found.launches) == 0
