@@ -128,11 +128,3 @@ CODES: tuple[Code, ...] = (
     # gate
     Code("different_tokens", "gate", "the runs committed different numbers of tokens: they did not do the same work"),
 )
-
-
-def meaning(code: str) -> str:
-    """What a warning code means. Raises KeyError for a code that is none."""
-    return _BY_CODE[code].meaning
-
-
-_BY_CODE = {entry.code: entry for entry in CODES}

@@ -8,7 +8,7 @@ stated amount, and the gate must fail each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -144,8 +144,3 @@ def _flipped(values: FloatArray, by: float) -> FloatArray:
     turned = can_turn[np.linspace(0, len(can_turn) - 1, num).astype(int)] if num else can_turn[:0]
     found[turned] = 1.0 - found[turned]
     return found
-
-
-def failures(trials: Sequence[Trial]) -> Iterator[Trial]:
-    """What the gate got wrong."""
-    return (t for t in trials if not t.is_passed)

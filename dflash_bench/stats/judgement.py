@@ -50,11 +50,6 @@ class Judgement:
     further: int | None = None
 
     @property
-    def worsening(self) -> float:
-        """The shift, positive where the candidate is worse."""
-        return -self.shift if self.better is Better.HIGHER else self.shift
-
-    @property
     def excludes_regression(self) -> bool:
         """Whether a regression beyond the tolerance is ruled out, whatever else is open."""
         if self.interval is None:

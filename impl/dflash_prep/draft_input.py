@@ -12,7 +12,7 @@ from dflash_prep.decode_prep import DecodePrep, Reservation
 from dflash_prep.faults import busy_wait
 from dflash_prep.ranges import Range, span
 from dflash_prep.spec_alloc import alloc_for_spec_decode
-from dflash_prep.staging import FILLS, LengthBuffers, StagedLens
+from dflash_prep.staging import FILLS, LengthBuffers, StagedLens, Staging
 from dflash_prep.swa_eviction import maybe_evict_swa
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class DraftInput:
             return self._reserve(batch, prep)
 
     def _reserve(self, batch: DecodeBatch, prep: DecodePrep) -> Reservation:
-        staging = prep.ring or self._own_buffers(prep.device)
+        staging: Staging = prep.ring or self._own_buffers(prep.device)
         reservation = prep.reserve(
             batch.reqs
         )  # first, because it may refuse: a ring slot must not be used up for nothing

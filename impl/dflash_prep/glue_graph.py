@@ -42,12 +42,6 @@ class GlueKey(NamedTuple):
     actual_mode: GlueMode
 
 
-class GlueBackend(Protocol):
-    """A backend that may opt in; one without the method has not."""
-
-    def supports_glue_graph(self, mode: GlueMode, bs: int) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RowTier:
     """Opt-in of a backend whose target verify has no host value up to a number of rows, bs x draft tokens."""
@@ -84,6 +78,7 @@ class GlueRefusal(StrEnum):
 def glue_refusal(batch: GlueBatch, backends: Sequence[object], *, padded: bool) -> GlueRefusal | None:
     """None if the preparation may be a graph.
 
+    A backend opts in by its method `supports_glue_graph(mode, bs)`, like RowTier; one without the method has not.
     Without `padded` (before #47676) only batches of exactly a captured size qualify; under DP attention every rank is
     padded to the agreed maximum, so there the graph never applied.
     """

@@ -7,16 +7,8 @@ launched, so it is done only if a backend says that it reads host lengths; plann
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 import torch
-
-
-class AttentionBackend(Protocol):
-    """An attention backend as far as the planner cares. An object without the attribute counts as True."""
-
-    @property
-    def needs_cpu_seq_lens(self) -> bool: ...
 
 
 class HybridDelegation(StrEnum):
@@ -59,7 +51,7 @@ class HybridBackend:
 
 
 def backend_needs_cpu(backend: object) -> bool:
-    """The backend's own answer; a backend that does not say is assumed to read host lengths."""
+    """The backend's attribute `needs_cpu_seq_lens`; one without it is assumed to read host lengths."""
     return bool(getattr(backend, "needs_cpu_seq_lens", True))
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 import dflash_bench
 from dflash_bench import environment
-from dflash_bench.findings import CODES, meaning
+from dflash_bench.findings import CODES
 from dflash_bench.ingest import diagnostics
 
 SOURCE = Path(dflash_bench.__file__).parent
@@ -49,10 +47,3 @@ def test_every_code_in_the_source_is_explained_and_no_other():
 def test_codes_are_unique_and_every_meaning_is_a_sentence_of_its_own():
     assert len({entry.code for entry in CODES}) == len(CODES)
     assert len({entry.meaning for entry in CODES}) == len(CODES)
-
-
-def test_a_code_is_looked_up_by_name():
-    assert "impossible" not in meaning("impossible_pairs")
-    assert meaning("impossible_pairs") == "GPU work that starts before its launch call"
-    with pytest.raises(KeyError):
-        meaning("no_such_code")
