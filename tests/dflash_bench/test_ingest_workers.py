@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from generator import Fault, Mode, Spec, write_export, write_ranks
+from profile_files import contents
 
 from dflash_bench.errors import DataError
 from dflash_bench.ingest import workers
@@ -40,13 +41,6 @@ def rank_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "PARALLEL_ROWS", 0)
-
-
-def contents(profile: Path) -> dict[str, bytes]:
-    """The files of a profile; of ``run.json`` all but the time of writing."""
-    found = {str(p.relative_to(profile)): p.read_bytes() for p in profile.rglob("*") if p.is_file()}
-    found["run.json"] = b"\n".join(line for line in found["run.json"].splitlines() if b"created_utc" not in line)
-    return found
 
 
 @pytest.mark.usefixtures("always")

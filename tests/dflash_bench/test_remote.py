@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from generator import Spec, write_export
+from generator import Spec, write_ranks
 from generator.folders import FolderKind, write_folder
+from profile_files import contents, timeless
 
 from dflash_bench.cli.sides import resolve_side
 from dflash_bench.errors import DataError, UsageError
@@ -29,8 +30,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the captures of two ranks."""
     folder = tmp_path_factory.mktemp("captures") / "night"
     folder.mkdir()
-    for rank in range(2):
-        write_export(folder / f"rank{rank}.sqlite", Spec(rows=3_000, ranks=2), (rank,))
+    write_ranks(folder, Spec(rows=3_000, ranks=2), "night")
     return folder
 
 
@@ -53,24 +53,14 @@ def local_profile(captures: Path, profiles: Path, run: str = "r", **more) -> Pat
     return ingest([captures], IngestOptions(profiles=profiles, run=run, **more))[0].path
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a profile; of ``run.json`` what does not depend on the moment."""
-    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    return {name: stable(name, content) for name, content in files.items()}
-
-
 def stored(store, place: str) -> dict[str, bytes]:
     files = {p.removeprefix(f"/{place}/"): store.cat_file(p) for p in store.find(f"/{place}")}
-    return {name: stable(name, content) for name, content in files.items() if name != CLAIM}
+    return {name: timeless(name, content) for name, content in files.items() if name != CLAIM}
 
 
-def stable(name: str, content: bytes) -> bytes:
-    if name != RUN_FILE:
-        return content
-    return json.dumps({k: v for k, v in json.loads(content).items() if k != "created_utc"}).encode()
-
-
-@pytest.mark.parametrize("words", [["night"], ["night/*.sqlite"], ["night/rank0.sqlite", "night/rank1.sqlite"]])
+@pytest.mark.parametrize(
+    "words", [["night"], ["night/*.sqlite"], ["night/night_rank0.sqlite", "night/night_rank1.sqlite"]]
+)
 def test_captures_at_a_url_become_the_same_profile_at_a_url(store, captures, tmp_path, cli, words):
     upload(store, captures, "bucket/night")
     found = cli("ingest", *(f"memory://bucket/{w}" for w in words), "--run", "r", "--profiles", PROFILES.text)
@@ -79,11 +69,11 @@ def test_captures_at_a_url_become_the_same_profile_at_a_url(store, captures, tmp
     assert stored(store, "bucket/profiles/r") == contents(local_profile(captures, tmp_path / "local"))
 
 
-@pytest.mark.parametrize("word", ["night", "night/rank0_pqtdir"])
+@pytest.mark.parametrize("word", ["night", "night/night_rank0_pqtdir"])
 def test_a_folder_of_tables_at_a_url_becomes_the_same_profile(store, captures, tmp_path, cli, word):
-    export = shutil.copy(captures / "rank0.sqlite", tmp_path)
+    export = shutil.copy(captures / "night_rank0.sqlite", tmp_path)
     folder = write_folder(Path(export), FolderKind.PARQUET)
-    upload(store, folder, "bucket/night/rank0_pqtdir")
+    upload(store, folder, "bucket/night/night_rank0_pqtdir")
     found = cli("ingest", f"memory://bucket/{word}", "--run", "r", "--profiles", PROFILES.text)
     assert found.exit_code == 0, found.stderr
     assert stored(store, "bucket/profiles/r") == contents(local_profile(folder, tmp_path / "local"))
@@ -99,10 +89,14 @@ def test_a_run_at_a_url_is_named_as_from_a_disk(store, captures, tmp_path, cli):
 
 def test_what_lies_beside_a_capture_comes_along(store, captures, tmp_path):
     upload(store, captures, "bucket/night")
-    for name in ("rank0.sqlite-wal", "rank0.steps.csv", "unprofiled/rank0.steps.csv", "notes.txt"):
+    for name in ("night_rank0.sqlite-wal", "rank0.steps.csv", "unprofiled/rank0.steps.csv", "notes.txt"):
         store.pipe_file(f"/bucket/night/{name}", b"x")
-    own = {"rank0.sqlite", "rank0.sqlite-wal", "rank0.steps.csv", "unprofiled/rank0.steps.csv"}
-    for word, wanted in (("", own | {"rank1.sqlite"}), ("/rank0.sqlite", own), ("/rank0*.sqlite", own)):
+    own = {"night_rank0.sqlite", "night_rank0.sqlite-wal", "rank0.steps.csv", "unprofiled/rank0.steps.csv"}
+    for word, wanted in (
+        ("", own | {"night_rank1.sqlite"}),
+        ("/night_rank0.sqlite", own),
+        ("/night_rank0*.sqlite", own),
+    ):
         with mirrored(tmp_path, [f"memory://bucket/night{word}"]) as mirror:
             near = Path(mirror.near(f"memory://bucket/night{word}"))
             folder = near if near.is_dir() else near.parent
@@ -121,7 +115,7 @@ def test_metrics_of_a_profile_at_a_url_are_those_of_the_local_one(store, capture
 
 def test_a_side_of_a_comparison_at_a_url_is_named_as_on_a_disk(store, captures, tmp_path):
     for k, arm in enumerate(("control", "control", "topup")):
-        local = local_profile(captures / "rank0.sqlite", tmp_path / "local", f"{arm}-{k}", arm=arm)
+        local = local_profile(captures / "night_rank0.sqlite", tmp_path / "local", f"{arm}-{k}", arm=arm)
         upload(store, local, f"bucket/profiles/{arm}-{k}")
     url = PROFILES.text
     for words in ("control-0,control-1", "control-*", f"{url}/control-0,{url}/control-1", f"control-0,{url}/control-1"):
@@ -134,7 +128,7 @@ def test_a_side_of_a_comparison_at_a_url_is_named_as_on_a_disk(store, captures, 
 
 def test_without_words_the_newest_two_arms_at_the_url_are_compared(store, captures, tmp_path, cli):
     for arm in ("control", "topup"):
-        local = local_profile(captures / "rank0.sqlite", tmp_path / "local", arm, arm=arm)
+        local = local_profile(captures / "night_rank0.sqlite", tmp_path / "local", arm, arm=arm)
         upload(store, local, f"bucket/profiles/{arm}")
     found = cli("compare", "--brief", "--profiles", PROFILES.text)
     assert found.exit_code == 0, found.stderr
@@ -144,7 +138,7 @@ def test_without_words_the_newest_two_arms_at_the_url_are_compared(store, captur
 
 def test_a_report_is_written_of_profiles_at_urls(store, captures, tmp_path, cli):
     for run in ("a", "b"):
-        upload(store, local_profile(captures / "rank0.sqlite", tmp_path / "local", run), f"bucket/profiles/{run}")
+        upload(store, local_profile(captures / "night_rank0.sqlite", tmp_path / "local", run), f"bucket/profiles/{run}")
     page = tmp_path / "report.html"
     found = cli("report", "memory://bucket/profiles/a", "b", "--profiles", PROFILES.text, "-o", page)
     assert found.exit_code == 0, found.stderr
@@ -155,7 +149,7 @@ def test_a_report_is_written_of_profiles_at_urls(store, captures, tmp_path, cli)
 def test_a_capture_that_metrics_met_on_the_way_is_kept_at_the_url_and_read_from_there(
     store, captures, tmp_path, cli, monkeypatch
 ):
-    capture = captures / "rank0.sqlite"
+    capture = captures / "night_rank0.sqlite"
     upload(store, captures, "bucket/night")
     wanted = cli("metrics", capture, "--json", "--profiles", PROFILES.text).stdout
     local = cli("metrics", capture, "--json", "--profiles", tmp_path / "local").stdout
@@ -163,12 +157,12 @@ def test_a_capture_that_metrics_met_on_the_way_is_kept_at_the_url_and_read_from_
     assert store.ls("/bucket/profiles", detail=False) == ["/bucket/profiles/night"]
     # a second look makes nothing, whether the capture lies here or at a URL
     monkeypatch.setattr(remote, "publish", None)
-    for word in (capture, "memory://bucket/night/rank0.sqlite"):
+    for word in (capture, "memory://bucket/night/night_rank0.sqlite"):
         assert cli("metrics", word, "--json", "--profiles", PROFILES.text).stdout == wanted
 
 
 def test_the_same_capture_again_changes_nothing_and_another_is_refused(store, captures, tmp_path, cli):
-    first, second = captures / "rank0.sqlite", captures / "rank1.sqlite"
+    first, second = captures / "night_rank0.sqlite", captures / "night_rank1.sqlite"
     words = ["--run", "r", "--profiles", PROFILES.text]
     assert cli("ingest", first, *words).exit_code == 0
     before = {path: store.cat_file(path) for path in store.find("/")}
@@ -232,15 +226,15 @@ def test_a_writer_that_is_killed_leaves_no_profile_and_the_same_ingest_makes_it_
 
 
 def test_what_another_run_left_unfinished_is_not_mixed_with(store, captures, tmp_path, cli, monkeypatch):
-    killed_while_publishing(store, local_profile(captures / "rank0.sqlite", tmp_path / "local"), 2, monkeypatch)
+    killed_while_publishing(store, local_profile(captures / "night_rank0.sqlite", tmp_path / "local"), 2, monkeypatch)
     before = {path: store.cat_file(path) for path in store.find("/")}
-    words = [captures / "rank1.sqlite", "--run", "r", "--profiles", PROFILES.text]
+    words = [captures / "night_rank1.sqlite", "--run", "r", "--profiles", PROFILES.text]
     found = cli("ingest", *words)
     assert found.exit_code == 2
     assert "another run is being written there, or was begun and never finished" in found.stderr
     assert {path: store.cat_file(path) for path in store.find("/")} == before
     assert cli("ingest", *words, "--replace").exit_code == 0
-    wanted = contents(local_profile(captures / "rank1.sqlite", tmp_path / "other"))
+    wanted = contents(local_profile(captures / "night_rank1.sqlite", tmp_path / "other"))
     assert stored(store, "bucket/profiles/r") == wanted
 
 
@@ -266,8 +260,8 @@ def test_two_writers_of_one_run_at_once_give_one_whole_profile(store, captures, 
 
 
 def test_of_two_runs_at_once_under_one_name_the_first_wins_whole(store, captures, tmp_path, monkeypatch):
-    first = local_profile(captures / "rank0.sqlite", tmp_path / "first")
-    second = local_profile(captures / "rank1.sqlite", tmp_path / "second")
+    first = local_profile(captures / "night_rank0.sqlite", tmp_path / "first")
+    second = local_profile(captures / "night_rank1.sqlite", tmp_path / "second")
     real, refused = remote.put, []
 
     def meeting(source, url, progress=None):
@@ -284,8 +278,8 @@ def test_of_two_runs_at_once_under_one_name_the_first_wins_whole(store, captures
 
 
 def test_a_run_that_was_replaced_while_it_was_written_gives_up(store, captures, tmp_path, monkeypatch):
-    first = local_profile(captures / "rank0.sqlite", tmp_path / "first")
-    second = local_profile(captures / "rank1.sqlite", tmp_path / "second")
+    first = local_profile(captures / "night_rank0.sqlite", tmp_path / "first")
+    second = local_profile(captures / "night_rank1.sqlite", tmp_path / "second")
     real, met = remote.put, []
 
     def meeting(source, url, progress=None):
@@ -349,7 +343,7 @@ def test_where_only_a_path_can_be_given_a_url_is_refused(cli, tmp_path, monkeypa
 
 
 def test_runs_at_a_url_become_a_baseline(store, captures, tmp_path, cli):
-    upload(store, local_profile(captures / "rank0.sqlite", tmp_path / "local"), "bucket/profiles/r")
+    upload(store, local_profile(captures / "night_rank0.sqlite", tmp_path / "local"), "bucket/profiles/r")
     words = ["baseline", "save", "r", "--baselines", tmp_path / "b", "--profiles"]
     local = cli(*words, tmp_path / "local")
     assert cli(*words, PROFILES.text).stdout == local.stdout

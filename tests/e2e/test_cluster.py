@@ -19,7 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from generator import Spec, write_export
+from generator import Spec, write_ranks
+from profile_files import contents
 
 from dflash_bench.errors import DataError, UsageError
 from dflash_bench.ingest import cluster as module
@@ -27,7 +28,6 @@ from dflash_bench.ingest.attempts import Carriage
 from dflash_bench.ingest.cluster import cluster
 from dflash_bench.ingest.remote import CLAIM, mirrored
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.profile import RUN_FILE
 from dflash_bench.storage import location
 
 distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
@@ -88,8 +88,7 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("captures") / "night"
     folder.mkdir()
-    for rank in range(2):
-        write_export(folder / f"rank{rank}.sqlite", Spec(rows=20_000, ranks=2), (rank,))
+    write_ranks(folder, Spec(rows=20_000, ranks=2), "night")
     return folder
 
 
@@ -97,13 +96,6 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wanted(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What one machine makes of the captures."""
     return contents(ingest([captures], IngestOptions(profiles=tmp_path_factory.mktemp("wanted")))[0].path)
-
-
-def contents(profile: Path) -> dict[str, bytes]:
-    """Every file of a profile, byte by byte; of ``run.json`` what does not depend on the moment."""
-    files = {p.relative_to(profile).as_posix(): p.read_bytes() for p in profile.rglob("*") if p.is_file()}
-    run = {k: v for k, v in json.loads(files[RUN_FILE]).items() if k != "created_utc"}
-    return {**files, RUN_FILE: json.dumps(run).encode()}
 
 
 def on_cluster(address: str, captures: Path, profiles: Path, progress=None) -> Path:
@@ -147,7 +139,7 @@ def test_a_cluster_makes_the_same_profile_byte_by_byte(dask_cluster, captures, w
 
 
 def test_a_capture_that_is_damaged_is_one_error_and_leaves_nothing(dask_cluster, captures, tmp_path):
-    whole = (captures / "rank0.sqlite").read_bytes()
+    whole = (captures / "night_rank0.sqlite").read_bytes()
     broken = tmp_path / "c" / "broken.sqlite"
     broken.parent.mkdir()
     # the head and the catalogue are whole, the pages of the tables are not
@@ -175,7 +167,7 @@ def test_workers_of_another_version_are_refused(dask_cluster, captures, tmp_path
 
 def test_captures_that_workers_see_otherwise_are_refused(dask_cluster, captures, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_size", lambda path: 1)
-    with pytest.raises(UsageError, match=r"worker tcp://.* does not see .*rank0.sqlite as it is here") as caught:
+    with pytest.raises(UsageError, match=r"worker tcp://.* does not see .*night_rank0.sqlite as it is here") as caught:
         on_cluster(dask_cluster.address, captures, tmp_path / "p")
     assert "a file system that all workers share" in caught.value.hint
     assert not any((tmp_path / "p").iterdir())
