@@ -218,6 +218,8 @@ def load(path: Path) -> Baseline:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}", hint="restore it from version control") from None
     version = raw.get("format_version") if isinstance(raw, dict) else None
+    if version is None:
+        raise DataError(f"{path} is no baseline: it states no format", hint="dflash-bench baseline list")
     if version != FORMAT_VERSION:
         raise SchemaError(
             f"{path} has baseline format {version}; this version reads {FORMAT_VERSION}", hint="save the baseline again"

@@ -291,6 +291,8 @@ def open_profile(path: Path) -> Profile:
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read: {error}", hint="ingest the capture again") from None
     version = raw.get("format_version") if isinstance(raw, dict) else None
+    if version is None:
+        raise DataError(f"{file} is not of a profile: it states no format", hint="dflash-bench ingest CAPTURE")
     if version != FORMAT_VERSION:
         raise SchemaError(
             f"{file} has profile format {version}; this version reads {FORMAT_VERSION}", hint="ingest the capture again"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflash_bench.cli.console import reading_progress, stdout
+from dflash_bench.cli.console import reading_progress, stderr, stdout
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
     AgreementRange,
@@ -31,7 +31,8 @@ app = typer.Typer(help="Keep runs as what later runs are held against.", no_args
 
 DEFAULT_BASELINES = Path("baselines")
 BaselinesFolder = Annotated[
-    Path, typer.Option("--baselines", envvar="DFLASH_BENCH_BASELINES", help="Folder of the baselines.")
+    Path,
+    typer.Option("--baselines", envvar="DFLASH_BENCH_BASELINES", file_okay=False, help="Folder of the baselines."),
 ]
 
 
@@ -90,6 +91,9 @@ def list_(json: AsJson = False, baselines: BaselinesFolder = DEFAULT_BASELINES) 
             for path, b in found
         ]
         typer.echo(json_text.dumps(rows, indent=1, ensure_ascii=False))
+        return
+    if not found:
+        stderr.print(f"no baselines in {baselines}; dflash-bench baseline save RUN… makes one", markup=False)
         return
     columns = ("arm", "workload", "ranks", "device", "runs", "history", "newest", "file")
     sheet_rows = tuple(

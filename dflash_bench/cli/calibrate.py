@@ -59,7 +59,9 @@ def calibrate(
     recorder: Annotated[bool, typer.Option("--recorder", help="Record with the built-in recorder, not nsys.")] = False,
     gate_repeats: Annotated[int, typer.Option(min=2, help="Runs a side that the gate will have.")] = 5,
     policy: PolicyFile = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the policy to this TOML file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write the policy to this TOML file.")
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite the file.")] = False,
     preset: PresetName = None,
     step_range: StepRange = None,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dflash_bench.capture.command import CommandCapture, Place
     from dflash_bench.capture.nsys import NsysTool
     from dflash_bench.capture.nsys_command import ProfileOptions
+    from dflash_bench.capture.supervise import Outcome
 
 
 class Kill(StrEnum):
@@ -141,10 +142,11 @@ def _one(job: CommandCapture, filed: Filed) -> None:
     from dflash_bench.capture.command import record_command
 
     if shutil.which(job.command[0]) is None:
-        raise UsageError(f"there is no command {job.command[0]!r}")
+        raise UsageError(f"there is no command {job.command[0]!r}", hint="look at its spelling, or give its whole path")
     folder = _folder(job, filed)
     job = replace(job, folder=folder.resolve())
     stderr.print(f"recording with nsys {job.tool.version_text} ({job.tool.path})", markup=False)
+    outcome: Outcome | None = None
     try:
         file, outcome = record_command(job, sys.stdout.buffer)
         for finding in silent_domains(count_ranges(file, None)):
@@ -155,12 +157,20 @@ def _one(job: CommandCapture, filed: Filed) -> None:
             else _ingest_when_all_done(job, job.place, folder, filed)
         )
     except BenchError as error:
-        raise _with_place(error, folder, filed, job.place) from None
+        placed = _with_place(error, folder, filed, job.place)
+        if outcome is None or outcome.code == 0:
+            raise placed from None
+        # most likely the cause of whatever is missing
+        raise type(placed)(f"the command ended with {_ending(outcome)}, and {placed.text}", hint=placed.hint) from None
     if outcome.is_interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if outcome.code != 0:
-        how = f"exit code {outcome.code}" if outcome.code > 0 else f"signal {-outcome.code}"
-        raise CaptureError(f"the command ended with {how}; what it did until then is recorded", hint=f"see {where}")
+        text = f"the command ended with {_ending(outcome)}; what it did until then is recorded"
+        raise CaptureError(text, hint=f"see {where}")
+
+
+def _ending(outcome: Outcome) -> str:
+    return f"exit code {outcome.code}" if outcome.code > 0 else f"signal {-outcome.code}"
 
 
 def _with_place(error: BenchError, folder: Path, filed: Filed, place: Place | None) -> BenchError:

@@ -36,7 +36,9 @@ def compare(
     base: Annotated[str | None, typer.Argument(help="Profile(s), capture or folder to compare against.")] = None,
     candidate: Annotated[str | None, typer.Argument(help="The one with the change.")] = None,
     json: AsJson = False,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the comparison to this file.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Also write the comparison to this file.")
+    ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Only the figures that matter most and the causes.")] = False,
     per_rank: PerRank = None,
     preset: PresetName = None,

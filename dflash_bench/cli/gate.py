@@ -49,7 +49,9 @@ def gate(
     base: Annotated[str | None, typer.Option(help="Runs to hold it against. Default: the baseline of its key.")] = None,
     baselines: Annotated[
         Path | None,
-        typer.Option(envvar="DFLASH_BENCH_BASELINES", help="Folder of the baselines. Default: the policy's."),
+        typer.Option(
+            envvar="DFLASH_BENCH_BASELINES", file_okay=False, help="Folder of the baselines. Default: the policy's."
+        ),
     ] = None,
     policy: PolicyFile = None,
     reruns: Annotated[
@@ -57,8 +59,10 @@ def gate(
         typer.Option(min=0, help="Further runs it may make while inconclusive. Default: the policy's budget."),
     ] = None,
     json: AsJson = False,
-    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML.")] = None,
-    comment: Annotated[Path | None, typer.Option(help="Also write a pull-request comment in Markdown.")] = None,
+    junit: Annotated[Path | None, typer.Option(dir_okay=False, help="Also write JUnit XML.")] = None,
+    comment: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Also write a pull-request comment in Markdown.")
+    ] = None,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Try the gate on the base itself: made worse it must fail, halved pass.")
     ] = False,

@@ -33,9 +33,12 @@ def report(
     candidate: Annotated[
         str | None, typer.Argument(help="The one with the change; left out where BASE holds two runs.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("reports/report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The page to write.")] = Path(
+        "reports/report.html"
+    ),
     perfetto: Annotated[
-        Path | None, typer.Option(help="Also write a trace that ui.perfetto.dev opens; .gz compresses it.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Also write a trace that ui.perfetto.dev opens; .gz compresses it."),
     ] = None,
     perfetto_steps: Annotated[
         str | None, typer.Option(help="FIRST:LAST steps in the trace, LAST not included. Default: everything captured.")

@@ -13,7 +13,7 @@ from dflash_bench.cli.options import NsysPath
 
 def scrub(
     source: Annotated[Path, typer.Argument(help="Capture: .sqlite, .nsys-rep, .qdrep or .qdstrm.")],
-    target: Annotated[Path, typer.Argument(help="The shareable .sqlite to write.")],
+    target: Annotated[Path, typer.Argument(dir_okay=False, help="The shareable .sqlite to write.")],
     replace: Annotated[bool, typer.Option("--replace", help="Replace a file of the same name.")] = False,
     nsys: NsysPath = None,
 ) -> None:
@@ -27,8 +27,10 @@ def scrub(
     from dflash_bench.ingest.reports import to_export
     from dflash_bench.ingest.scrub import scrub as write_shareable
 
+    if source.is_dir():
+        raise UsageError(f"{source} is a folder, and captures are scrubbed one by one", hint=f"name a file in {source}")
     if not source.is_file():
-        raise UsageError(f"{source}: no such file")
+        raise UsageError(f"{source}: no such file", hint="look at its spelling; captures end in .sqlite or .nsys-rep")
     with TemporaryDirectory(prefix="dflash-bench-") as scratch:
         done = write_shareable(to_export(source, Path(scratch), nsys), target, is_replace=replace)
     rows = sum(done.rows.values())

@@ -19,13 +19,19 @@ P = ParamSpec("P")
 
 
 def place(word: str | Path) -> Path | Url:
-    """A folder or file of the command line, at a path or a URL. (A `Path` of ``s3://x`` would lose a slash.)"""
-    return location(str(word))
+    """A folder of the command line, at a path or a URL. (A `Path` of ``s3://x`` would lose a slash.)
+
+    Raises UsageError where a file is.
+    """
+    found = location(str(word))
+    if isinstance(found, Path) and found.is_file():
+        raise UsageError(f"{found} is a file, and profiles lie in a folder", hint="--profiles FOLDER")
+    return found
 
 
 def local_folder(word: str | Path) -> Path:
-    """A folder that must be here. Raises UsageError for a URL."""
-    found = location(str(word))
+    """A folder that must be here. Raises UsageError for a file and for a URL."""
+    found = place(word)
     if isinstance(found, Url):
         raise UsageError(
             f"{found}: this command writes captures while it runs, and needs a folder of this machine",

@@ -41,7 +41,7 @@ def noise_floor(runs: Sequence[RunMetrics], policy: Policy, repeats: int) -> tup
     """The noise floor of everything that the policy watches. Raises UsageError for fewer than `MIN_RUNS` runs."""
     if len(runs) < MIN_RUNS:
         raise UsageError(
-            f"{len(runs)} runs say too little of the noise: {MIN_RUNS} at least, 10 are good",
+            f"too few runs to tell the noise: {len(runs)}; {MIN_RUNS} at least, 10 are good",
             hint="dflash-bench calibrate --arm ARM --repeats 10",
         )
     keys = {(m.name, m.rank) for m in runs[0].metrics if policy.is_watching(m.name, m.rank)}

@@ -132,11 +132,22 @@ def expand(paths: Iterable[Path], profiles: Path | None = None) -> list[Path]:
             raise UsageError(f"{path}: no such file or folder")
         found = _captures_in(path, profiles) if path.is_dir() and not is_folder_export(path) else [path]
         if not found:
-            known = ", ".join((*CAPTURE_SUFFIXES, *FOLDER_ENDINGS, *ENGINE_SUFFIXES))
-            raise UsageError(f"{path}: no captures in this folder ({known})")
+            raise _without_captures(path)
         for file in found:
             files.setdefault(file.resolve(), file)
     return list(files.values())
+
+
+def _without_captures(folder: Path) -> UsageError:
+    if is_profile(folder):
+        return UsageError(
+            f"{folder} is a profile already, and keeps no captures", hint=f"dflash-bench metrics {folder}"
+        )
+    known = ", ".join((*CAPTURE_SUFFIXES, *FOLDER_ENDINGS, *ENGINE_SUFFIXES))
+    return UsageError(
+        f"{folder}: no captures in this folder ({known})",
+        hint="name a capture, or a folder that holds some; dflash-bench capture -- CMD makes one",
+    )
 
 
 def _captures_in(folder: Path, profiles: Path | None) -> list[Path]:

@@ -54,6 +54,11 @@ def left(folder):
     return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
 
 
+def unboxed(text):
+    """What the command line says of a wrong option, without the box around it and the lines it is broken into."""
+    return " ".join(text.replace("│", " ").split())
+
+
 def step_medians(found):
     assert found.exit_code == 0, found.output
     rows = json.loads(found.stdout)["metrics"]
@@ -82,6 +87,17 @@ def test_a_folder_without_captures_is_a_usage_error(cli, tmp_path, place):
     found = cli("ingest", place, "--profiles", tmp_path / "profiles")
     assert found.exit_code == USAGE
     assert f"error: {place}: no captures in this folder (.sqlite, .nsys-rep" in found.stderr
+    assert "try:   name a capture, or a folder that holds some" in found.stderr
+
+
+def test_a_profile_is_not_taken_for_a_folder_without_captures(cli, tmp_path, place):
+    write(place / "one.sqlite", [Range("decode_step", 0, 10)])
+    cli("ingest", place, "--profiles", tmp_path / "profiles")
+    profile = tmp_path / "profiles" / "one"
+    found = cli("ingest", profile, "--profiles", tmp_path / "profiles")
+    assert found.exit_code == USAGE
+    assert f"error: {profile} is a profile already, and keeps no captures" in found.stderr
+    assert f"try:   dflash-bench metrics {profile}" in found.stderr
 
 
 def test_an_empty_file(refuse, place):
@@ -262,6 +278,67 @@ def test_profiles_that_cannot_be_written_there(cli, tmp_path, place):
     assert "could not be written" in found.stderr
 
 
+@pytest.mark.parametrize("words", [["ingest", "a.sqlite"], ["metrics", "a"], ["run", "--arm", "control", "--dry-run"]])
+def test_a_file_for_the_folder_of_profiles_is_a_usage_error(cli, tmp_path, words):
+    file = tmp_path / "file"
+    file.write_text("")
+    found = cli(*words, "--profiles", file)
+    assert found.exit_code == USAGE
+    assert f"error: {file} is a file, and profiles lie in a folder" in found.stderr
+    assert file.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "a", "b", "--markdown"],
+        ["report", "a", "b", "-o"],
+        ["report", "a", "b", "--perfetto"],
+        ["gate", "a", "--junit"],
+        ["gate", "a", "--comment"],
+        ["calibrate", "a", "-o"],
+        ["scrub", "a.sqlite"],
+    ],
+)
+def test_a_folder_for_a_file_to_write_is_refused_before_any_work(cli, place, words):
+    found = cli(*words, place)
+    assert found.exit_code == USAGE
+    assert "is a directory" in unboxed(found.stderr)
+    assert found.stdout == ""
+    assert left(place) == []
+
+
+@pytest.mark.parametrize("words", [["baseline", "list"], ["gate", "a"], ["baseline", "save", "a"]])
+def test_a_file_for_the_folder_of_baselines_is_a_usage_error(cli, tmp_path, words):
+    file = tmp_path / "file"
+    file.write_text("")
+    found = cli(*words, "--baselines", file)
+    assert found.exit_code == USAGE
+    assert "is a file" in unboxed(found.stderr)
+    assert file.read_text() == ""
+
+
+def test_a_list_of_no_baselines_says_so_and_how_to_make_one(cli, tmp_path):
+    folder = tmp_path / "baselines"
+    found = cli("baseline", "list", "--baselines", folder)
+    assert (found.exit_code, found.stdout) == (0, "")
+    assert unboxed(found.stderr) == f"no baselines in {folder}; dflash-bench baseline save RUN… makes one"
+    assert json.loads(cli("baseline", "list", "--json", "--baselines", folder).stdout) == []
+    assert not folder.exists()
+
+
+def test_scrub_wants_one_file_that_is_there(cli, place, tmp_path):
+    for source, sentence in (
+        (place, "is a folder, and captures are scrubbed one by one"),
+        (place / "x", "no such file"),
+    ):
+        found = cli("scrub", source, tmp_path / "out.sqlite")
+        assert found.exit_code == USAGE
+        assert sentence in found.stderr
+        assert "try:   " in found.stderr
+    assert left(tmp_path) == ["in"]
+
+
 # ── options ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -326,6 +403,13 @@ def test_a_profile_of_another_format_version(cli, profile):
     run = profile / "run.json"
     run.write_text(run.read_text().replace('"format_version": 1', '"format_version": 99'))
     assert f"{run} has profile format 99; this version reads 1" in refused(cli, profile)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"name": "something else"}'])
+def test_a_run_file_that_is_not_of_a_profile(cli, profile, content):
+    run = profile / "run.json"
+    run.write_text(content)
+    assert f"{run} is not of a profile: it states no format" in refused(cli, profile)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format_version": 1}', "\x00"])

@@ -155,7 +155,8 @@ def test_a_run_that_does_not_say_what_it_is_has_no_baseline():
         ("not json", DataError),
         ('{"format_version": 99}', SchemaError),
         ('{"format_version": 1, "key": {}}', DataError),
-        ("[]", SchemaError),
+        ("[]", DataError),
+        ('{"name": "something else"}', DataError),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, text, error):

@@ -111,7 +111,7 @@ def test_the_worst_rank_counts():
 
 
 def test_too_few_runs_say_nothing_of_the_noise():
-    with pytest.raises(UsageError, match="3 runs say too little"):
+    with pytest.raises(UsageError, match="too few runs to tell the noise: 3; 4 at least"):
         noise_floor(baseline(3), WATCHED, 5)
 
 

@@ -218,6 +218,16 @@ def test_a_command_that_fails_is_reported_and_its_capture_kept(tmp_path: Path) -
 
 @pytest.mark.nsys
 @needs_nsys
+def test_a_command_that_fails_before_anything_is_recorded_is_named_as_the_cause(tmp_path: Path) -> None:
+    done = cli("capture", "--name", "c", "--profiles", str(tmp_path), "--", sys.executable, "-c", "raise SystemExit(7)")
+    assert done.returncode == 5
+    assert "error: the command ended with exit code 7, and " in done.stderr
+    assert "nothing to measure" in done.stderr
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.nsys
+@needs_nsys
 def test_a_captured_command_states_the_machine_it_ran_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, H200)
     code = "import nvtx\nwith nvtx.annotate('work'): pass"
