@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_bench.capture.recording import ApiCall, GpuWork, Mark, Range, Recording, Thread, WorkKind, write_recording
+from dflash_bench.capture.recording import ApiCall, GpuWork, Mark, Range, Recording, Thread, WorkKind
+from dflash_bench.capture.recording_file import write_recording
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.profile import Profile
 

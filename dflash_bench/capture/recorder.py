@@ -29,8 +29,8 @@ from dflash_bench.capture.recording import (
     Recording,
     Thread,
     WorkKind,
-    write_recording,
 )
+from dflash_bench.capture.recording_file import write_recording
 from dflash_bench.errors import CaptureError
 
 FOLDER_VARIABLE = "DFLASH_BENCH_RECORD"

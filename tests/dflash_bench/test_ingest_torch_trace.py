@@ -89,7 +89,7 @@ def test_an_annotation_without_a_name_is_an_unnamed_range_as_in_nsys(tmp_path: P
 
 
 def test_rows_come_in_batches_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_bench.ingest.torch_trace.BATCH_ROWS", 100)
+    monkeypatch.setattr("dflash_bench.ingest.torch_events.BATCH_ROWS", 100)
     path = write_trace(tmp_path / "t.json", Spec(rows=5000, ranks=1), 0)
     batches = list(open_trace(path).stream(Skipped()))
     assert max(len(b.process) for b in batches) == 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-from dflash_bench.capture.recording import VM_ID, global_tid
+from dflash_bench.capture.recording_file import VM_ID, global_tid
 from dflash_bench.capture.tables import Table
 from generator.events import CALLS, KERNEL_NAMES, PERIOD_NS, RANGES
 from generator.faults import CLOCK_ERROR_NS, CLOCK_SHIFT_NS

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dflash_bench.capture.recording import DOMAIN_ID, global_tid
+from dflash_bench.capture.recording_file import DOMAIN_ID, global_tid
 from dflash_bench.capture.tables import Table
 from generator.about import STRING_IDS, cuda_pid, pid_of
 from generator.events import (
