@@ -24,7 +24,7 @@ from dflash_bench.cli.urls import Command, with_urls
 from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from dflash_bench.baseline import Baseline
+    from dflash_bench.baseline.runs import Baseline
     from dflash_bench.model import Metric, Unit
 
 app = typer.Typer(help="Keep runs as what later runs are held against.", no_args_is_help=True)
@@ -52,7 +52,7 @@ def save(
     baselines: BaselinesFolder = DEFAULT_BASELINES,
 ) -> None:
     """Add runs to the baseline of their device, stack, workload, arm and world size."""
-    from dflash_bench.baseline import save as save_runs
+    from dflash_bench.baseline.folder import save as save_runs
     from dflash_bench.cli.sides import resolve_side
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.metrics.measure import measure
@@ -71,7 +71,7 @@ def list_(json: AsJson = False, baselines: BaselinesFolder = DEFAULT_BASELINES) 
     """List the baselines of a folder."""
     import json as json_text
 
-    from dflash_bench.baseline import all_in
+    from dflash_bench.baseline.folder import all_in
     from dflash_bench.report.console import rendered
     from dflash_bench.report.sheets import Sheet
 
@@ -150,7 +150,7 @@ def prune(
     keep_history: Annotated[int, typer.Option(min=0, help="Newest entries of the history that stay.")] = 50,
 ) -> None:
     """Drop all but the newest runs and history entries of a baseline."""
-    from dflash_bench.baseline import prune as prune_file
+    from dflash_bench.baseline.folder import prune as prune_file
 
     _load(baseline)
     after = prune_file(baseline, keep, keep_history)
@@ -159,7 +159,7 @@ def prune(
 
 
 def _load(path: Path) -> Baseline:
-    from dflash_bench.baseline import load
+    from dflash_bench.baseline.file import load
 
     if not path.is_file():
         raise UsageError(f"{path}: no such baseline", hint="dflash-bench baseline list")

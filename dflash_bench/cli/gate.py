@@ -105,7 +105,7 @@ def gate(
 
 
 def _sides(candidate: str, base: str | None, policy: Policy, options: IngestOptions, reading: Reading) -> Sides:
-    from dflash_bench.baseline import find
+    from dflash_bench.baseline.folder import find
     from dflash_bench.cli.sides import resolve_side
     from dflash_bench.gate.decision import Sides
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from simulated_runs import KINDS, Truth, metric, run
 
-from dflash_bench.baseline import BaselineKey, all_in, find, load, prune, save
+from dflash_bench.baseline.file import load
+from dflash_bench.baseline.folder import all_in, find, prune, save
+from dflash_bench.baseline.key import BaselineKey
 from dflash_bench.errors import DataError, SchemaError, UsageError
 from dflash_bench.metrics.measure import pool
 from dflash_bench.model import Metric, Statistic, Unit
@@ -171,7 +173,7 @@ import sys
 sys.path[:0] = sys.argv[3].split(":")
 from pathlib import Path
 from test_baseline import made
-from dflash_bench.baseline import save
+from dflash_bench.baseline.folder import save
 for k in range(5):
     save(Path(sys.argv[1]), [made(f"{sys.argv[2]}{k}", k)], keep=20)
 """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulated_runs import KINDS, metric, run
 
-from dflash_bench.baseline import find, save
+from dflash_bench.baseline.folder import find, save
 from dflash_bench.compare import compare, compare_arms
 from dflash_bench.gate.decision import Sides, decide
 from dflash_bench.gate.policy import MetricPolicy, Policy
