@@ -14,7 +14,7 @@ from dflash_bench.errors import ExitCode
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dflash_bench.doctor import Check
+    from dflash_bench.doctor.checks import Check
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -27,7 +27,9 @@ def doctor(
 
     Exit code 0 when a capture is possible here, 5 when not.
     """
-    from dflash_bench.doctor import can_capture, examine, gather, self_tests
+    from dflash_bench.doctor.checks import examine
+    from dflash_bench.doctor.facts import gather
+    from dflash_bench.doctor.self_test import can_capture, self_tests
 
     facts = gather()
     checks = examine(facts)

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dflash_bench import doctor
 from dflash_bench.capture import nsys
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.cli import app
-from dflash_bench.doctor import Check, Facts, Status, can_capture, examine, nsys_for, parse_smi, self_tests
+from dflash_bench.doctor.checks import Check, Status, examine, nsys_for
+from dflash_bench.doctor.facts import FOR_THE_LOOP, NEEDED, Facts, _driver_from_proc, gather, parse_smi
+from dflash_bench.doctor.self_test import can_capture, self_tests
 
 OLD = NsysTool(Path("/usr/bin/nsys"), (2022, 4, 2, 1), Path("/usr/lib/QdstrmImporter"))
-PACKAGES = dict.fromkeys((*doctor.NEEDED, *doctor.FOR_THE_LOOP), "1.0")
+PACKAGES = dict.fromkeys((*NEEDED, *FOR_THE_LOOP), "1.0")
 CPU = Facts("3.11.7", PACKAGES, "0.2.11", (OLD,), (), None, None)
 GPU = replace(CPU, gpus=("NVIDIA H200",), driver="580.159.04", cuda=(13, 0))
 INSTALLED = nsys.find()
@@ -113,8 +114,8 @@ def test_the_driver_version_is_read_from_proc_when_nvidia_smi_is_not_there(tmp_p
     path.write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version: 15\n"
     )
-    assert doctor._driver_from_proc(path) == "580.159.04"
-    assert doctor._driver_from_proc(tmp_path / "absent") is None
+    assert _driver_from_proc(path) == "580.159.04"
+    assert _driver_from_proc(tmp_path / "absent") is None
 
 
 def test_the_recorder_self_test_really_captures() -> None:
@@ -145,7 +146,7 @@ def test_an_nsys_that_crashes_is_quoted(tmp_path: Path) -> None:
 @pytest.mark.nsys
 @pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")
 def test_the_self_test_of_the_installed_nsys_agrees_with_the_pair_check() -> None:
-    facts = doctor.gather()
+    facts = gather()
     assert INSTALLED is not None
     (pair,) = [check for check in examine(facts) if check.name == f"nsys {INSTALLED.version_text}: nvtx"]
     tests = {check.name: check for check in self_tests(facts)}
@@ -155,17 +156,20 @@ def test_the_self_test_of_the_installed_nsys_agrees_with_the_pair_check() -> Non
 def test_the_command_prints_json_and_says_by_its_exit_code_whether_capturing_is_possible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doctor, "gather", lambda: replace(CPU, tools=()))
+    monkeypatch.setattr("dflash_bench.doctor.facts.gather", lambda: replace(CPU, tools=()))
     result = CliRunner().invoke(app, ["doctor", "--json"])
     assert result.exit_code == 0
     answer = json.loads(result.stdout)
     assert answer["can_capture"] is True
     assert {"name", "status", "what", "mend"} == set(answer["checks"][0])
-    monkeypatch.setattr(doctor, "self_tests", lambda facts: ())
+    monkeypatch.setattr("dflash_bench.doctor.self_test.self_tests", lambda facts: ())
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 5
 
 
 def test_the_doctor_does_not_import_torch_to_find_it() -> None:
-    code = "import sys; from dflash_bench import doctor; doctor.examine(doctor.gather()); print('torch' in sys.modules)"
+    code = (
+        "import sys; from dflash_bench.doctor.checks import examine; from dflash_bench.doctor.facts import gather;"
+        " examine(gather()); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
