@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from dflash_bench.cli.console import transfer_progress
 from dflash_bench.errors import UsageError
-from dflash_bench.storage import Url, location
+from dflash_bench.url import Url, location
 
 P = ParamSpec("P")
 

@@ -18,7 +18,8 @@ from dflash_bench.ingest.remote import scratch_folder
 from dflash_bench.ingest.source import Source
 from dflash_bench.ingest.sources import open_capture
 from dflash_bench.ingest.tasks import Task, TaskResult, run_task
-from dflash_bench.storage import Url, fetch, put, remove_folder
+from dflash_bench.storage import fetch, put, remove_folder
+from dflash_bench.url import Url
 
 
 @dataclass(frozen=True, slots=True)

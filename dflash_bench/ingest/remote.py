@@ -37,18 +37,16 @@ from dflash_bench.profile import RUN_FILE, is_profile
 from dflash_bench.storage import (
     Listing,
     Transferred,
-    Url,
     create,
     fetch_all,
     is_file,
-    is_url,
     list_files,
-    location,
     put,
     read_bytes,
     read_in_folders,
     remove,
 )
+from dflash_bench.url import Url, is_url, location
 
 CLAIM = "_claim"
 SCRATCH_PREFIX = "dflash-bench-"

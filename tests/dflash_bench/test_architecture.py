@@ -15,7 +15,7 @@ ROOT = Path(dflash_bench.__file__).parent
 STAGES = ("capture", "ingest", "metrics", "stats", "baseline", "compare", "report", "gate", "doctor", "cli")
 """Top-level packages and modules in the order of the data; none imports a later one."""
 
-SHARED = {"__init__", "errors", "model", "profile", "findings", "environment", "samples", "storage"}
+SHARED = {"__init__", "errors", "model", "profile", "findings", "environment", "samples", "storage", "url"}
 """What every stage may import, and what imports no stage."""
 
 HEAVY = ("torch", "pandas", "scipy", "pyarrow", "plotly", "matplotlib", "jinja2", "adbc_driver_sqlite")

@@ -28,7 +28,7 @@ from dflash_bench.ingest.attempts import Carriage
 from dflash_bench.ingest.cluster import cluster
 from dflash_bench.ingest.remote import CLAIM, mirrored
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.storage import location
+from dflash_bench.url import location
 
 distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
 
