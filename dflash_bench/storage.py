@@ -13,11 +13,11 @@ from dflash_bench.url import Url, driver_errors
 
 Transferred = Callable[[str, int, int], None]
 """Called with (name, bytes there, bytes in all; 0 where the store does not say)."""
+Listing = Mapping[str, tuple[Url, int | None]]
+"""Files by their path in a folder, each with its URL and its size where the store says it."""
 
 _WITH_FOLDERS = frozenset({"local", "sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs"})
 """Where a folder must be made before a file is. (Object stores have none, and would make a bucket of a slip.)"""
-Listing = Mapping[str, tuple[Url, int | None]]
-"""Files by their path in a folder, each with its URL and its size where the store says it."""
 
 
 def list_files(url: Url) -> Listing:
