@@ -67,7 +67,7 @@ def comparison_report(
     first = (_glance_sheet(comparison), _runs_sheet(every), _ranks_sheet(comparison), *_cause_sheets(comparison))
     # of runs with different kinds of steps, those of one kind are what can be compared
     apart = (sheets[KINDS_TITLE],) if are_steps_unlike(comparison) else ()
-    last = (*verdicts, *(apart if is_brief else sheets.values()), _tracing_sheet(comparison))
+    last = (*verdicts, *(apart if is_brief else sheets.values()), _tracing_sheet(every))
     return Report(
         title=" → ".join(_side(runs) for _, runs in every.sides),
         lines=(
@@ -77,7 +77,7 @@ def comparison_report(
             *kinds_lines(every, ("base", "candidate")),
             *(verdict_lines(judgements) if judgements else ()),
             *_straggler_lines(comparison),
-            *_tracing_lines(comparison),
+            *_tracing_lines(every),
         ),
         sheets=tuple(s for s in (*first, *last) if s.rows),
         warnings=tuple(warning_texts(comparison, every)),
@@ -220,21 +220,20 @@ def _straggler_lines(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _tracing_sheet(comparison: Comparison) -> Sheet:
-    """Step p50 with the recorder and without any, of both sides, by the loop's own clock."""
-    rows = [row for run in (comparison.base, comparison.candidate) for row in tracing_rows(run)]
+def _tracing_sheet(arms: Arms) -> Sheet:
+    """Step p50 with the recorder and without any, of all runs that were made both ways, by the loop's own clock."""
+    rows = [row for _, runs in arms.sides for run in runs for row in tracing_rows(run)]
     note = "each from one pair of runs: the drift of the machine between them is in the ratio"
     return Sheet("What tracing cost", TRACING_COLUMNS, tuple(rows), left=("arm", "recorder"), note=note)
 
 
-def _tracing_lines(comparison: Comparison) -> Iterator[str]:
+def _tracing_lines(arms: Arms) -> Iterator[str]:
     """Where there is nothing to say about the cost of tracing, that."""
-    sides = {"base": comparison.base, "candidate": comparison.candidate}
-    without = [side for side, run in sides.items() if not tracing_rows(run)]
+    without = {side: runs for side, runs in arms.sides if not any(tracing_rows(run) for run in runs)}
     # only the built-in loop can be run again without a tool
-    is_own = any("steps_asked" in sides[side].info.settings for side in without)
+    is_own = any("steps_asked" in run.info.settings for runs in without.values() for run in runs)
     if without:
-        whose = "" if len(without) == 2 else f" for the {without[0]}"
+        whose = "" if len(without) == 2 else f" for the {next(iter(without))}"
         yield f"tracing cost not measured{whose}" + (": run with --unprofiled" if is_own else "")
 
 
