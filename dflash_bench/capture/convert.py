@@ -53,7 +53,16 @@ _SAYINGS = (
         "is a raw stream of nsys {0}, and this importer is of {1}: the two versions must be equal",
         "import it with QdstrmImporter of that nsys",
     ),
-    Said(r"magic number mismatch|Cannot read from stream|Invalid version prefix", "is damaged or no nsys report", ""),
+    Said(
+        r"magic number mismatch|Cannot read from stream|Invalid version prefix",
+        "is damaged or no nsys report",
+        "copy it again from where it was made",
+    ),
+    Said(
+        r"Qdstrm file is incomplete or invalid",
+        "is incomplete or no nsys stream",
+        "copy it again from where it was made, or record again and let the program run to its end",
+    ),
     Said(r"importer binary and its dependencies were not found", "cannot be imported: nsys finds no importer", ""),
 )
 
@@ -123,11 +132,11 @@ def export_fastest(report: Path, folder: Path, tool: NsysTool | None = None) -> 
     return export_report(report, folder / f"{report.stem}.sqlite", tool)
 
 
-def import_stream(stream: Path, tool: NsysTool | None = None) -> Path:
-    """Import a raw ``.qdstrm`` into the ``.nsys-rep`` beside it, and return that.
+def import_stream(stream: Path, folder: Path, tool: NsysTool | None = None) -> Path:
+    """Import a raw ``.qdstrm`` into a ``.nsys-rep`` of its name in ``folder``, and return that.
 
-    Raises DataError when the stream cannot be imported, CaptureError, which says what the file is, when there is no
-    importer that could.
+    A report of that name in there is lost. Raises DataError when the stream cannot be imported, CaptureError, which
+    says what the file is, when there is no importer that could.
     """
     tool = tool or nsys.find()
     importer = None if tool is None else tool.importer or tool.stray_importer
@@ -138,7 +147,7 @@ def import_stream(stream: Path, tool: NsysTool | None = None) -> Path:
     if tool.missing_libs:
         lacks = ", ".join(tool.missing_libs)
         raise CaptureError(f"{what}, and the importer {importer} lacks {lacks}", hint=tool.mend or f"install {lacks}")
-    report = stream.with_suffix(REPORT_SUFFIXES[0])
+    report = folder / f"{stream.stem}{REPORT_SUFFIXES[0]}"
     _convert(stream, import_command(importer, stream, report), report, tool)
     return report
 
@@ -155,7 +164,7 @@ def sqlite_of(folder: Path, stem: str, tool: NsysTool) -> Path:
     stream = folder / f"{stem}{STREAM_SUFFIX}"
     if not report.is_file() and stream.is_file():
         log.info("importing %s, which nsys left behind", stream)
-        report = import_stream(stream, tool)
+        report = import_stream(stream, folder, tool)
     if not report.is_file():
         raise CaptureError(f"nsys {tool.version_text} wrote no report {report}", hint="dflash-bench doctor")
     return export_report(report, output, tool)

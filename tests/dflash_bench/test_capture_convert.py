@@ -22,10 +22,15 @@ from dflash_bench.capture.convert import (
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.nsys_command import ProfileOptions, Trace, profile_command
 from dflash_bench.errors import CaptureError, DataError
+from dflash_bench.ingest.reports import to_export
 
 INSTALLED = nsys.find()
 needs_nsys = pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")
 STREAM_HEAD = b"U3w[END]NVIDIA Nsight Systems Stream 2025.3.1.0!\n\xe2G"
+
+
+IMPORTER = 'for a in "$@"; do case "$a" in --output-file=*) echo report > "${a#--output-file=}";; esac; done'
+EXPORTER = 'while [ "$1" != -o ]; do shift; done; cat "$3" > "$2"'
 
 
 def program(path: Path, body: str) -> Path:
@@ -55,6 +60,10 @@ def tool(tmp_path: Path, body: str = "exit 1", importer: str | None = None, **mo
         ("Exportation error: Version not supported: 36398880", "was made by a newer nsys than this 2022.4.2.1"),
         ("Exportation error: Section Table Reference magic number mismatch.", "is damaged or no nsys report"),
         ("Exportation error: Cannot read from stream.", "is damaged or no nsys report"),
+        (
+            '[tag*] = "/x/s.qdstrm"\n\nQdstrm file is incomplete or invalid. Please ensure\n',
+            "is incomplete or no nsys stream",
+        ),
         ("first\nsomething new\n\n", "could not be converted: something new"),
         ("", "could not be converted: nsys said nothing"),
     ],
@@ -105,21 +114,39 @@ def test_a_raw_stream_without_an_importer_is_named_for_what_it_is(tmp_path: Path
     stream = tmp_path / "s.qdstrm"
     stream.write_bytes(STREAM_HEAD)
     with pytest.raises(CaptureError, match=r"a raw nsys stream of nsys 2025\.3\.1\.0, not yet a report"):
-        import_stream(stream, tool(tmp_path))
+        import_stream(stream, tmp_path, tool(tmp_path))
     lame = tool(tmp_path, importer="exit 0", missing_libs=("libdw.so.1",), mend="apt-get install libdw1")
     with pytest.raises(CaptureError, match=r"lacks libdw\.so\.1") as refusal:
-        import_stream(stream, lame)
+        import_stream(stream, tmp_path, lame)
     assert refusal.value.hint == "apt-get install libdw1"
 
 
 def test_a_left_over_stream_is_imported_and_then_exported(tmp_path: Path) -> None:
     (tmp_path / "rank0.qdstrm").write_bytes(STREAM_HEAD)
-    importer = 'for a in "$@"; do case "$a" in --output-file=*) echo report > "${a#--output-file=}";; esac; done'
-    exporter = 'while [ "$1" != -o ]; do shift; done; cat "$3" > "$2"'
-    made = sqlite_of(tmp_path, "rank0", tool(tmp_path, exporter, importer))
+    made = sqlite_of(tmp_path, "rank0", tool(tmp_path, EXPORTER, IMPORTER))
     assert made == tmp_path / "rank0.sqlite"
     assert made.read_text() == "report\n"
     assert (tmp_path / "rank0.nsys-rep").exists(), "the report is kept beside its export"
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_an_ingest_of_a_stream_touches_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    theirs, scratch = tmp_path / "theirs", tmp_path / "scratch"
+    theirs.mkdir()
+    scratch.mkdir()
+    (theirs / "s.qdstrm").write_bytes(STREAM_HEAD)
+    (theirs / "s.nsys-rep").write_bytes(b"another report")
+    fake = tool(tmp_path, EXPORTER, f"{IMPORTER}; exit {int(is_damaged)}")
+    monkeypatch.setattr(nsys, "find", lambda *_: fake)
+    if is_damaged:
+        with pytest.raises(DataError, match=r"theirs/s\.qdstrm could not be converted"):
+            to_export(theirs / "s.qdstrm", scratch, None)
+    else:
+        assert to_export(theirs / "s.qdstrm", scratch, None).parent == scratch
+    left = {p.name: p.read_bytes() for p in theirs.iterdir()}
+    assert left == {"s.qdstrm": STREAM_HEAD, "s.nsys-rep": b"another report"}
 
 
 def test_an_nsys_that_left_nothing_at_all_is_an_error(tmp_path: Path) -> None:
@@ -203,5 +230,5 @@ def test_the_installed_importer_refuses_a_stream_of_another_version(tmp_path: Pa
     stream = tmp_path / "s.qdstrm"
     stream.write_bytes(b"U3w[END]NVIDIA Nsight Systems Stream 1999.1.1.0!\n" + bytes(64))
     with pytest.raises(DataError, match=r"s\.qdstrm"):
-        import_stream(stream, INSTALLED)
+        import_stream(stream, tmp_path, INSTALLED)
     assert not (tmp_path / "s.nsys-rep").exists()
