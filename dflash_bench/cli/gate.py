@@ -91,14 +91,14 @@ def gate(
         budget=rules.budget if reruns is None else reruns,
         baselines=rules.baselines if baselines is None else baselines,
     )
+    if inject and not self_test:
+        raise UsageError("--inject says what --self-test makes worse", hint="add --self-test")
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     reading = chosen_reading(preset, step_range, agreement_range)
     sides = _sides(candidate, base, rules, options, reading)
     if self_test:
         _self_test(sides, rules, inject or [])
         return
-    if inject:
-        raise UsageError("--inject goes with --self-test")
     decision = run_gate(sides, rules, _again(sides, options, reading), reading)
     _tell(decision, as_json=json, junit_file=junit, comment_file=comment)
     raise typer.Exit(decision.exit_code)
@@ -117,7 +117,8 @@ def _sides(candidate: str, base: str | None, policy: Policy, options: IngestOpti
             raise UsageError(f"{profile.info.run} was interrupted: the gate takes whole runs only")
     if old is not None:
         if same := {p.path for p in old} & {p.path for p in new}:
-            raise UsageError(f"{', '.join(sorted(p.name for p in same))} stands on both sides")
+            twice = ", ".join(sorted(p.name for p in same))
+            raise UsageError(f"{twice} stands on both sides", hint="name other runs with --base")
         return Sides(_measured(old, reading), _measured(new, reading), {}, is_baseline=False)
     baseline = find(policy.baselines, new[0].info)
     if not baseline.runs:

@@ -67,6 +67,8 @@ def report(
     from dflash_bench.report.perfetto import side, write_trace
 
     steps = parse_steps(perfetto_steps)
+    if steps is not None and perfetto is None:
+        raise UsageError("--perfetto-steps says what --perfetto writes", hint="add --perfetto FILE")
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     with reading_progress() as progress:
         sides = both_sides(base, candidate, options, progress)

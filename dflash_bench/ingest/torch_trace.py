@@ -119,7 +119,7 @@ def open_trace(path: Path) -> TorchTrace:
             if process is not None or num_events >= HEAD_EVENTS:
                 break
     if process is None:
-        what = "no event of a host process" if num_events else "JSON, but no list traceEvents"
+        what = "no event of a host process" if num_events else "JSON, but no events in a list traceEvents"
         raise DataError(f"{path}: no torch-profiler trace: {what}", hint="pass a trace that export_chrome_trace wrote")
     ranks = about.get("distributedInfo")
     base = about.get("baseTimeNanoseconds")

@@ -318,6 +318,19 @@ def test_a_file_for_the_folder_of_baselines_is_a_usage_error(cli, tmp_path, word
     assert file.read_text() == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["report", "a", "b", "--perfetto-steps", "0:5"], "add --perfetto FILE"),
+        (["gate", "a", "--inject", "step.period=0.1"], "add --self-test"),
+    ],
+)
+def test_an_option_that_says_nothing_without_another_is_not_passed_over(cli, tmp_path, words, hint):
+    found = cli(*words, "--profiles", tmp_path / "profiles")
+    assert found.exit_code == USAGE
+    assert f"try:   {hint}" in found.stderr
+
+
 def test_a_list_of_no_baselines_says_so_and_how_to_make_one(cli, tmp_path):
     folder = tmp_path / "baselines"
     found = cli("baseline", "list", "--baselines", folder)

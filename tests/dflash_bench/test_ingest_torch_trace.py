@@ -146,8 +146,8 @@ def test_work_without_correlation_or_with_odd_arguments_stays(tmp_path: Path) ->
     [
         (b"", "the text ends too early"),
         (b"[1, 2]", "where '{' belongs"),
-        (b'{"a": 1}', "no list traceEvents"),
-        (b'{"traceEvents": []}', "no list traceEvents"),
+        (b'{"a": 1}', "no events in a list traceEvents"),
+        (b'{"traceEvents": []}', "no events in a list traceEvents"),
         (b'{"traceEvents": 5}', "where '[' belongs"),
         (b'{"traceEvents": [{"ph": "X"}]}', "no event of a host process"),
         (b'{"traceEvents": [{"ph": "X", "cat": "cpu_', "Unterminated string"),
