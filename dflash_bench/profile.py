@@ -165,9 +165,9 @@ class Profile:
     def events(self, table: Events, process: ProcessInfo, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one process, in the declared schema; empty when the capture had none. ``columns``: only these.
 
-        Raises DataError when the file is there but cannot be read.
+        Raises DataError when the file cannot be read, or is gone although the run counts rows in it.
         """
-        return _read_part(self.path / part_path(table, process.rank, process), SCHEMAS[table], columns)
+        return _read_part(self._part(table, process), SCHEMAS[table], columns)
 
     def steps(self, rank: int, table: StepTable = StepTable.STEPS) -> pa.Table:
         """The steps of one rank as the loop counted them, in the schema `STEPS`; empty when the run has none.
@@ -179,13 +179,24 @@ class Profile:
     def event_file(self, table: Events, process: ProcessInfo) -> EventFile | None:
         """The rows of one process, to be read row group by row group; None when the capture had none.
 
-        Raises DataError when the file is there but cannot be read.
+        Raises as `events` does.
         """
-        path, schema = self.path / part_path(table, process.rank, process), SCHEMAS[table]
+        path, schema = self._part(table, process), SCHEMAS[table]
         if not path.exists():
             return None
         with _opened(path, schema) as file:
             return EventFile(path, schema, file.metadata)
+
+    def _part(self, table: Events, process: ProcessInfo) -> Path:
+        path = self.path / part_path(table, process.rank, process)
+        num = {
+            Events.RANGES: process.num_ranges,
+            Events.API_CALLS: process.num_api_calls,
+            Events.GPU_WORK: process.num_gpu_work,
+        }.get(table, 0)
+        if num and not path.exists():
+            raise DataError(f"{path} is missing: {RUN_FILE} counts {num:,} rows in it", hint="ingest the capture again")
+        return path
 
     def frame(self, table: Events | StepTable | str) -> pd.DataFrame:
         """All ranks of one table as a pandas frame with a ``rank`` column, of events ``process`` too, for notebooks."""

@@ -418,6 +418,12 @@ def test_a_profile_of_another_format_version(cli, profile):
     assert f"{run} has profile format 99; this version reads 1" in refused(cli, profile)
 
 
+def test_a_table_that_is_gone_is_not_taken_for_one_without_rows(cli, profile):
+    (ranges,) = (profile / "ranges").rglob("*.parquet")
+    ranges.unlink()
+    assert f"{ranges} is missing: run.json counts 2 rows in it" in refused(cli, profile)
+
+
 @pytest.mark.parametrize("content", ["[]", "{}", '{"name": "something else"}'])
 def test_a_run_file_that_is_not_of_a_profile(cli, profile, content):
     run = profile / "run.json"
