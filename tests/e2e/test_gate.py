@@ -130,12 +130,12 @@ def test_a_side_is_a_pattern_a_list_or_a_folder(here, base):
         (["gate", "nothing-*"], "matches nothing-*"),
         (["gate", "same-r0", "--base", "same-r*"], "stands on both sides"),
         (["gate", "base-r0"], "is the baseline itself"),
-        (["gate", "same-r0", "--inject", "step.period=0.1"], "goes with --self-test"),
+        (["gate", "same-r0", "--inject", "step.period=0.1"], "--inject says what --self-test makes worse"),
         (["gate", "same-r0", "--self-test", "--inject", "step.period"], "METRIC=SHARE"),
         (["gate", "same-r0", "--self-test", "--inject", "step.period=-1"], "above 0"),
         (["gate", "same-r0", "--policy", "none.toml"], "none.toml cannot be read"),
         (["baseline", "show", "none.json"], "no such baseline"),
-        (["calibrate", "same-r0"], "too little of the noise"),
+        (["calibrate", "same-r0"], "too few runs to tell the noise"),
     ],
 )
 def test_wrong_words_are_usage_errors(here, words, told):
