@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from dflash_bench.metrics.effort import Effort, each_rank
 from dflash_bench.metrics.events import Reading
 from dflash_bench.metrics.rank import Measured, metric
 from dflash_bench.metrics.registry import Pool, is_family, is_known, position, spec
+from dflash_bench.metrics.scratch import sample_folder
 from dflash_bench.metrics.shelf import Part, Shelf, together
 from dflash_bench.model import (
     CaptureInfo,
@@ -58,18 +58,8 @@ def measure(profile: Profile, reading: Reading | None = None, effort: Effort | N
     """
     reading, effort = reading or Reading(), effort or Effort()
     reading.step_pattern()
-    with _shelves(effort.is_large(profile)) as folder:
+    with sample_folder() if effort.is_large(profile) else nullcontext() as folder:
         return _measured_run(profile, reading, effort, folder)
-
-
-@contextmanager
-def _shelves(is_wanted: bool) -> Iterator[Path | None]:
-    """A folder for samples. What is mapped from its files stays there when the folder is gone."""
-    if not is_wanted:
-        yield None
-        return
-    with TemporaryDirectory(prefix="dflash-bench-samples-") as folder:
-        yield Path(folder)
 
 
 def _measured_run(profile: Profile, reading: Reading, effort: Effort, folder: Path | None) -> RunMetrics:
@@ -272,9 +262,9 @@ def _lateness_table(found: Sequence[Arrivals], meeting: Meeting) -> Table:
 
 
 def _cross_rank(meeting: Meeting) -> Iterator[Metric]:
-    last, every = meeting.last, np.arange(meeting.arrival.shape[1])
+    last, wait, every = meeting.last, meeting.wait, np.arange(meeting.arrival.shape[1])
     for k, rank in enumerate(meeting.ranks):
-        yield metric("dp.wait", rank, meeting.wait[k], block=every)
+        yield metric("dp.wait", rank, wait[k], block=every)
         yield metric("dp.lateness", rank, meeting.lateness[k], block=every)
         yield metric("dp.straggler_share", rank, last == k, block=every)
         yield metric("clock.offset", rank, np.median(meeting.offset[k : k + 1], axis=1), num_samples=len(every))
