@@ -6,8 +6,9 @@ agreement line the clocks of several captures up. Ranks of one capture share its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -49,18 +50,19 @@ class ArrivalMeter:
         self.process, steps = process, outline.steps
         found = outline.own(reading.agreement)
         step = steps.of(found.start)
-        self.found, self.step = found[step != NONE], step[step != NONE]
-        self.begin = steps.start[self.step]
+        found, self.step = found[step != NONE], step[step != NONE]
+        self.thread, self.start, self.end = found.thread, found.start, found.end
+        self.steps = steps
         self.is_alloc = steps.holding_any(outline.own(reading.alloc).start)[self.step]
         self.names = (*outline.names, BETWEEN)
         self.work: dict[int, FloatArray] = {}
 
     def see(self, window: Window) -> None:
         """Add up the time before each arrival, by innermost range of its thread, as far as it lies in the window."""
-        begin, arrival = window.clipped(self.begin), window.clipped(self.found.start)
+        begin, arrival = window.clipped(self.steps.start[self.step]), window.clipped(self.start)
         near = begin < arrival
-        for thread in distinct(self.found.thread[near]):
-            mine = np.flatnonzero(near & (self.found.thread == thread))
+        for thread in distinct(self.thread[near]):
+            mine = np.flatnonzero(near & (self.thread == thread))
             index, rows = window.own.of_thread(thread)
             name = window.own.ranges.name.codes[rows[index.source]]
             count = own_time if index.is_nested else own_time_of_overlapping
@@ -76,9 +78,9 @@ class ArrivalMeter:
         return Arrivals(
             rank=self.process.rank,
             capture=self.process.capture,
-            start=self.found.start,
-            end=self.found.end,
-            step_start=self.begin,
+            start=self.start,
+            end=self.end,
+            step_start=self.steps.start[self.step],
             is_alloc=self.is_alloc,
             names=tuple(self.names[name] for name in used),
             work=np.stack([self.work[name] for name in used]) if used else np.zeros((0, len(self.step))),
@@ -124,7 +126,7 @@ def own_time_of_overlapping(
     return total
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: `lateness` is worked out once
 class Meeting:
     """All ranks over the steps that all of them agreed in, on the clock of the first rank. Matrices are [ranks, n].
 
@@ -148,7 +150,7 @@ class Meeting:
         """Last arrival − own arrival, ns, [ranks, n]."""
         return self.arrival.max(axis=0) - self.arrival
 
-    @property
+    @cached_property
     def lateness(self) -> FloatArray:
         """Own − median arrival, ns, [ranks, n]."""
         return self.arrival - np.median(self.arrival, axis=0)
@@ -210,15 +212,30 @@ def lateness_rows(found: Sequence[Arrivals], meeting: Meeting) -> list[tuple[Val
     Each part is a rank's own figure − the median over ranks, step by step; medians do not add up, and what they leave
     over is ``unattributed``.
     """
-    found = sorted(found, key=lambda a: a.rank)
+    rows: dict[int, list[tuple[Value, ...]]] = {rank: [] for rank in meeting.ranks}
+    for name, part in _lateness_parts(sorted(found, key=lambda a: a.rank), meeting):
+        for rank, own in zip(meeting.ranks, part, strict=True):
+            if own.any():
+                rows[rank].append((rank, name, float(own.mean()), float(np.median(own))))
+    return [row for of_rank in rows.values() for row in sorted(of_rank, key=_size)]
+
+
+def _size(row: tuple[Value, ...]) -> float:
+    """The largest mean first."""
+    mean = row[2]
+    assert isinstance(mean, float)
+    return -abs(mean)
+
+
+def _lateness_parts(found: Sequence[Arrivals], meeting: Meeting) -> Iterator[tuple[str, FloatArray]]:
+    """Each cause and its part of the lateness, ns, [ranks, n]: one at a time, since they can be large and many."""
     n = meeting.arrival.shape[1]
-    parts = {LATE_START: meeting.step_start - np.median(meeting.step_start, axis=0)}
+    part: FloatArray = meeting.step_start - np.median(meeting.step_start, axis=0)
+    yield LATE_START, part
+    total = part
     for name in dict.fromkeys(name for a in found for name in a.names):
         own = np.stack([a.work[a.names.index(name), :n] if name in a.names else np.zeros(n) for a in found])
-        parts[name] = own - np.median(own, axis=0)
-    parts[UNATTRIBUTED] = meeting.lateness - sum(parts.values())
-    rows: list[tuple[Value, ...]] = []
-    for k, rank in enumerate(meeting.ranks):
-        own_rows = [(name, float(v[k].mean()), float(np.median(v[k]))) for name, v in parts.items()]
-        rows += [(rank, *row) for row in sorted(own_rows, key=lambda row: -abs(row[1])) if any(parts[row[0]][k])]
-    return rows
+        part = own - np.median(own, axis=0)
+        yield name, part
+        total = total + part
+    yield UNATTRIBUTED, meeting.lateness - total

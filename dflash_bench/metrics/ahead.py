@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from dflash_bench.metrics.events import Index
+from dflash_bench.metrics.intervals import Index
 from dflash_bench.model import BoolArray, IntArray
 from dflash_bench.profile import EventFile, Span
 
@@ -50,6 +50,7 @@ class Ahead(Generic[R]):
         self.low = {group: span[0] for group, span in enumerate(spans) if span is not None}
         self.unread = sorted(self.low, key=lambda group: (self.low[group], group))
         self.begun: dict[int, R] = {}
+        self.held: dict[int, int] = {}
 
     def until(self, stop: int | None) -> R:
         """The rows with a key below ``stop`` that were not handed out yet; without it all that are left."""
@@ -62,8 +63,15 @@ class Ahead(Generic[R]):
             if cut:
                 taken.append(rows[:cut])
             if cut < len(rows):
-                self.begun[group] = rows[cut:]
+                self.begun[group] = self._lean(group, rows[cut:])
         return self.join(taken)
+
+    def _lean(self, group: int, rows: R) -> R:
+        """What is left of a group: a view, which holds all of it, until it is less than half of what is held."""
+        if 2 * len(rows) > self.held[group]:
+            return rows
+        self.held[group] = len(rows)
+        return rows[np.arange(len(rows))]
 
     def rest(self) -> Iterator[R]:
         """All rows that are left, group after group."""
@@ -76,6 +84,7 @@ class Ahead(Generic[R]):
         assert self.file is not None
         group = self.unread.pop(0)
         self.begun[group] = self.decode(self.file.read(group, self.columns))
+        self.held[group] = len(self.begun[group])
 
 
 def spans(file: EventFile | None, column: str) -> list[Span | None]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_bench.metrics.shelf import Part, together
+from dflash_bench.metrics.quantiles import median
+from dflash_bench.metrics.shelf import Part
 from dflash_bench.metrics.work import by_code, changes
 from dflash_bench.model import IntArray, Value
 
@@ -24,9 +25,8 @@ class Blame:
         """(rank, *label, count, total, p50) of each label, the largest total first."""
         rows: list[tuple[int, tuple[Value, ...]]] = []
         for label, parts in self.samples.items():
-            values = together(parts)
-            total = int(values.sum())
-            rows.append((total, (rank, *label, len(values), total, float(np.percentile(values, 50)))))
+            total = sum(int(chunk.sum()) for part in parts for chunk in part.chunks())
+            rows.append((total, (rank, *label, sum(part.count for part in parts), total, median(parts))))
         return [row for _, row in sorted(rows, key=lambda item: (-item[0], str(item[1])))]
 
 

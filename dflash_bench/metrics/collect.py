@@ -80,7 +80,8 @@ def in_a_row(same: Sequence[Sampled]) -> Sampled:
 
 class _Columns:
     def __init__(self, shelf: Shelf | None) -> None:
-        self.values, self.block, self.group = Growing(shelf), Growing(shelf), Growing(shelf)
+        self.values, self.block = Growing(shelf, np.float64), Growing(shelf, np.int64)
+        self.group = Growing(shelf, np.bool_)
         self.has_block = self.has_group = False
         self.num_blocks = 0
         self.num_samples: int | None = None
@@ -89,7 +90,7 @@ class _Columns:
 class Collector:
     """Where the samples of a process gather. With a shelf it holds some 100 KB a metric, whatever comes.
 
-    In the file a sample takes 8 bytes, and as many again where its step is kept with it.
+    In the file a sample takes 1 to 8 bytes, and another 4 where its step is kept with it.
     """
 
     def __init__(self, shelf: Shelf | None = None) -> None:
@@ -106,7 +107,7 @@ class Collector:
     ) -> None:
         """Add samples of a metric, in order; no samples still make the metric one that was measured."""
         columns = self.columns.setdefault(name, _Columns(self.shelf))
-        columns.values.add(np.asarray(values, np.float64))
+        columns.values.add(values)
         if block is not None:
             columns.has_block = True
             columns.block.add(block)
@@ -122,7 +123,7 @@ class Collector:
 
     def blame(self, table: str, label: tuple[str, ...], values: IntArray) -> None:
         """Add nanoseconds to what a table blames on a label."""
-        self.causes.setdefault(table, {}).setdefault(label, Growing(self.shelf)).add(values)
+        self.causes.setdefault(table, {}).setdefault(label, Growing(self.shelf, np.int64)).add(values)
 
     def drop(self, names: Sequence[str], table: str) -> None:
         """Forget metrics and a table that turned out not to be worth showing. A name ending in ``*`` is a family."""

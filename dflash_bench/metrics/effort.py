@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -9,10 +10,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
+
+import pyarrow as pa
 
 from dflash_bench.errors import DataError
 from dflash_bench.metrics.events import Reading
@@ -103,7 +106,19 @@ class _Task:
 
 def _take(task: _Task) -> dict[int, Measured]:
     """Measure what nobody else does, by place among the processes."""
-    return {index: task.measured(index) for index in task.order if task.claim(index)}
+    found = {}
+    for index in task.order:
+        if task.claim(index):
+            found[index] = task.measured(index)
+            _give_back()
+    return found
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, as far as the C library knows how: the next process of a run begins anew."""
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _side_by_side(task: _Task, num_helpers: int) -> dict[int, Measured]:

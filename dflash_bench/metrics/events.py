@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dflash_bench.errors import UsageError
-from dflash_bench.metrics.intervals import NONE
+from dflash_bench.metrics.intervals import NONE, Index, slim, taken
 from dflash_bench.metrics.names import Rule, short_names
 from dflash_bench.model import BoolArray, IntArray, ProcessInfo
 from dflash_bench.profile import Events, Profile
@@ -48,9 +48,6 @@ class Reading:
             raise UsageError(f"--step-range {self.step!r} is no regular expression: {error}") from None
 
 
-Index = IntArray | BoolArray | slice
-
-
 @dataclass(frozen=True, slots=True)
 class Names:
     """A column of names: ``codes`` int64 [n] into ``values``."""
@@ -59,7 +56,7 @@ class Names:
     values: tuple[str, ...]
 
     def __getitem__(self, index: Index) -> Names:
-        return Names(self.codes[index], self.values)
+        return Names(taken(self.codes, index), self.values)
 
     def among(self, wanted: set[str]) -> BoolArray:
         """bool [n]: whether the name is one of these."""
@@ -85,7 +82,7 @@ class Names:
     @staticmethod
     def joined(parts: Sequence[Names]) -> Names:
         """Several of one vocabulary as one."""
-        return Names(np.concatenate([part.codes for part in parts]), max((part.values for part in parts), key=len))
+        return Names(_one_behind_another([part.codes for part in parts]), max((part.values for part in parts), key=len))
 
     def text(self) -> list[str]:
         """The names themselves."""
@@ -102,7 +99,14 @@ def stacked(parts: Sequence[Rows]) -> Rows:
 
 
 def _stacked_column(parts: Sequence[Any]) -> Any:
-    return Names.joined(parts) if isinstance(parts[0], Names) else np.concatenate(parts)
+    return Names.joined(parts) if isinstance(parts[0], Names) else _one_behind_another(parts)
+
+
+def _one_behind_another(parts: Sequence[Any]) -> Any:
+    full = [part for part in parts if len(part)]
+    if full and all(part.strides == (0,) and part[0] == full[0][0] for part in full):
+        return np.broadcast_to(full[0][0], sum(map(len, full)))
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,8 @@ class Ranges:
         return len(self.start)
 
     def __getitem__(self, index: Index) -> Ranges:
-        return Ranges(self.thread[index], self.domain[index], self.name[index], self.start[index], self.end[index])
+        thread = taken(self.thread, index)
+        return Ranges(thread, self.domain[index], self.name[index], self.start[index], self.end[index])
 
     @staticmethod
     def joined(parts: Sequence[Ranges]) -> Ranges:
@@ -144,9 +149,8 @@ class ApiCalls:
         return len(self.start)
 
     def __getitem__(self, index: Index) -> ApiCalls:
-        return ApiCalls(
-            self.thread[index], self.correlation[index], self.name[index], self.start[index], self.end[index]
-        )
+        thread = taken(self.thread, index)
+        return ApiCalls(thread, self.correlation[index], self.name[index], self.start[index], self.end[index])
 
     @staticmethod
     def joined(parts: Sequence[ApiCalls]) -> ApiCalls:
@@ -239,7 +243,7 @@ class Vocabulary:
         for chunk in column.chunks:
             known = [self.code_of.setdefault(text, len(self.code_of)) for text in chunk.dictionary.to_pylist()]
             parts.append(np.asarray(known, np.int64)[_buffer(chunk.indices, np.int32)] if known else parts[0])
-        return np.concatenate(parts)
+        return slim(np.concatenate(parts))
 
 
 def ints(column: pa.ChunkedArray, absent: int = OPEN) -> IntArray:
@@ -249,7 +253,7 @@ def ints(column: pa.ChunkedArray, absent: int = OPEN) -> IntArray:
     """
     whole = column.fill_null(absent) if column.null_count else column
     parts = [_buffer(chunk, np.int64) for chunk in whole.chunks]
-    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+    return slim(parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts]))
 
 
 def _buffer(array: pa.Array, kind: type) -> IntArray:

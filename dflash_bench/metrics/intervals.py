@@ -10,7 +10,9 @@ from functools import cached_property
 
 import numpy as np
 
-from dflash_bench.model import IntArray
+from dflash_bench.model import BoolArray, IntArray
+
+Index = IntArray | BoolArray | slice
 
 NONE = -1
 """No interval. The only place where −1 stands for absence: these are indices inside NumPy arrays."""
@@ -89,6 +91,20 @@ def distinct(values: IntArray) -> list[int]:
     if len(values) and (values == values[0]).all():
         return [int(values[0])]
     return [int(value) for value in np.unique(values)]
+
+
+def slim(values: IntArray) -> IntArray:
+    """The same numbers, read-only and in the memory of a single one where they are all equal, as threads mostly are."""
+    if len(values) < 2 or values[0] != values[-1] or not (values == values[0]).all():
+        return values
+    return np.broadcast_to(values[0], values.shape)
+
+
+def taken(values: IntArray, index: Index) -> IntArray:
+    """``values[index]``, slim where the values are."""
+    if isinstance(index, slice) or values.strides != (0,) or not len(values):
+        return values[index]
+    return np.broadcast_to(values[0], int(np.count_nonzero(index)) if index.dtype == np.bool_ else len(index))
 
 
 def used_codes(codes: IntArray, size: int) -> tuple[IntArray, IntArray]:

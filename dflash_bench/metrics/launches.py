@@ -13,7 +13,8 @@ from itertools import pairwise
 import numpy as np
 
 from dflash_bench.metrics.ahead import within
-from dflash_bench.metrics.events import ApiCalls, GpuRows, Index, Names
+from dflash_bench.metrics.events import ApiCalls, GpuRows, Names
+from dflash_bench.metrics.intervals import Index, taken
 from dflash_bench.metrics.work import NO_WORK, Work, by_code, changes, lanes, pieces, replays_of
 from dflash_bench.model import BoolArray, IntArray
 from dflash_bench.profile import Span
@@ -47,7 +48,7 @@ class Launches:
 
     def __getitem__(self, index: Index) -> Launches:
         return Launches(
-            self.call[index], self.thread[index], self.start[index], self.end[index], self.is_graph[index],
+            self.call[index], taken(self.thread, index), self.start[index], self.end[index], self.is_graph[index],
             self.is_by_order[index], self.dry[index], self.has_lead[index],
         )  # fmt: skip
 
@@ -190,7 +191,7 @@ class Joiner:
         dry, has_lead = self._latest_end_before(work, np.flatnonzero(first))
         return Launches(
             call=call,
-            thread=calls.thread[call],
+            thread=taken(calls.thread, call),
             start=calls.start[call],
             end=calls.end[call],
             is_graph=calls.name.containing("Graph")[call],

@@ -10,7 +10,8 @@ from dflash_bench.metrics.collect import Collector
 from dflash_bench.metrics.gpu import GpuFile
 from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.launches import JoinCounts, Joiner, Launches, is_launch
-from dflash_bench.metrics.shelf import Growing, together
+from dflash_bench.metrics.quantiles import median
+from dflash_bench.metrics.shelf import Growing, chunks
 from dflash_bench.metrics.stalls import TABLE, StallMeter
 from dflash_bench.metrics.steps import Steps
 from dflash_bench.metrics.strata import Stratum, timed
@@ -51,7 +52,7 @@ class LeadMeter:
         self.lost = np.zeros(len(steps), np.int64)
         self.first, self.first_graph = (_FirstOfStep(len(steps)) for _ in range(2))
         self.num_seen = self.num_seen_with_work = self.num_graphs = self.num_graphs_with_work = self.num_leads = 0
-        self.length, self.is_ahead = Growing(collector.shelf), Growing(collector.shelf)
+        self.length, self.is_ahead = Growing(collector.shelf, np.int64), Growing(collector.shelf, np.bool_)
 
     def _work_until(self, highest: int) -> Work:
         return pieces(self.work.until(highest + 1))
@@ -147,9 +148,9 @@ class LeadMeter:
         add("gpu_work_without_launch", without, counts.num_work)
         add("coverage.gpu_work_uncorrelated", counts.num_uncorrelated, counts.num_work)
         add("coverage.impossible_pairs", counts.num_impossible, counts.num_matched)
-        for value, count in ((1.0, counts.num_matched), (0.0, without)):
+        for value, count in ((True, counts.num_matched), (False, without)):
             for at in range(0, count, _CHUNK):
-                self.collector.add("coverage.gpu_work_matched", np.full(min(_CHUNK, count - at), value))
+                self.collector.add("coverage.gpu_work_matched", np.full(min(_CHUNK, count - at), value, bool))
 
     def _why_withheld(self, counts: JoinCounts, coverage: float) -> Finding | None:
         if self.num_graphs and not self.num_graphs_with_work:
@@ -191,10 +192,11 @@ class LeadMeter:
             if (own := own_first.has_lead & steps).any():
                 self.collector.add(f"step.lead@{kind}", own_first.lead[own], np.flatnonzero(own))
         self.collector.add("stall.total_per_step", self.lost[self.launched_in], np.flatnonzero(self.launched_in))
-        length, is_ahead = together(self.length.parts()), together(self.is_ahead.parts())
         # far longer than usual although work was queued ahead: the queue was full, not the host slow
-        blocked = (length > BACKPRESSURE_FACTOR * np.median(length)) & is_ahead
-        self.collector.add_value("launch.backpressure", int(blocked.sum()), self.num_leads)
+        longest = BACKPRESSURE_FACTOR * median(self.length.parts())
+        pairs = zip(chunks(self.length.parts()), chunks(self.is_ahead.parts()), strict=True)
+        blocked = sum(int(((length > longest) & is_ahead).sum()) for length, is_ahead in pairs)
+        self.collector.add_value("launch.backpressure", blocked, self.num_leads)
 
 
 _CHUNK = 1 << 15

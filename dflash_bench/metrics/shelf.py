@@ -7,7 +7,7 @@ looked at. Parts also travel between processes: those on a shelf as a place in i
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,22 +22,28 @@ SMALL_BYTES = 1 << 16
 FLUSH_BYTES = 1 << 17
 """Parts are gathered in memory up to this size before they go to the shelf."""
 CHUNK = 1 << 18
+_FITS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some samples in order: an array, or where it lies in a shelf's file. ``shift`` is added to each on reading."""
+    """Some samples in order: an array, or where it lies in a shelf's file. ``shift`` is added to each on reading.
+
+    ``dtype`` is that of the samples, ``kept`` the type of the array or in the file, which may be narrower.
+    """
 
     count: int
     dtype: np.dtype[Any]
+    kept: np.dtype[Any]
     array: Array | None = None
     path: Path | None = None
     offset: int = 0
     shift: int = 0
 
     @staticmethod
-    def of(array: Array) -> Part:
-        return Part(len(array), array.dtype, array)
+    def of(array: Array, dtype: np.dtype[Any] | None = None) -> Part:
+        """An array; ``dtype``: of another type on reading."""
+        return Part(len(array), array.dtype if dtype is None else dtype, array.dtype, array)
 
     def shifted(self, by: int) -> Part:
         """The same with a number added to each sample."""
@@ -51,7 +57,8 @@ class Part:
                 found = self.array[at : at + count]
             else:
                 assert self.path is not None
-                found = np.fromfile(self.path, self.dtype, count, offset=self.offset + at * self.dtype.itemsize)
+                found = np.fromfile(self.path, self.kept, count, offset=self.offset + at * self.kept.itemsize)
+            found = found.astype(self.dtype, copy=False)
             yield found + self.shift if self.shift else found
 
 
@@ -63,15 +70,24 @@ class Shelf:
 
     def put(self, parts: Sequence[Part]) -> Part:
         """Several parts of one type as one in the file."""
+        dtype = parts[0].dtype
+        return self._put((chunk for part in parts for chunk in part.chunks()), dtype, dtype)
+
+    def put_arrays(self, arrays: Sequence[Array], dtype: npt.DTypeLike) -> Part:
+        """Several arrays of one type as one part in the file, whole numbers in four bytes each where they fit."""
+        kept = np.result_type(*(array.dtype for array in arrays))
+        if kept == np.int64 and all(array.min() >= -_FITS and array.max() < _FITS for array in arrays):
+            kept = np.dtype(np.int32)
+        return self._put(arrays, np.dtype(dtype), kept)
+
+    def _put(self, arrays: Iterable[Array], dtype: np.dtype[Any], kept: np.dtype[Any]) -> Part:
         offset = self.size = -(-self.size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         with self.path.open("r+b" if self.path.exists() else "wb") as file:
             file.seek(offset)
-            for part in parts:
-                for chunk in part.chunks():
-                    file.write(np.ascontiguousarray(chunk).data)
+            for array in arrays:
+                file.write(np.ascontiguousarray(array, kept).data)
             self.size = file.tell()
-        dtype = parts[0].dtype
-        return Part((self.size - offset) // dtype.itemsize, dtype, path=self.path, offset=offset)
+        return Part((self.size - offset) // kept.itemsize, dtype, kept, path=self.path, offset=offset)
 
     def array(self, parts: Sequence[Part]) -> Array:
         """Several parts of one type as one array, read-only where it is large."""
@@ -92,6 +108,21 @@ def together(parts: Sequence[Part]) -> Array:
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
+def chunks(parts: Sequence[Part]) -> Iterator[Array]:
+    """Several parts as arrays of one length, `CHUNK` samples, but for the last."""
+    rest: list[Array] = []
+    num = 0
+    for chunk in (chunk for part in parts for chunk in part.chunks()):
+        rest.append(chunk)
+        num += len(chunk)
+        while num >= CHUNK:
+            whole = np.concatenate(rest)
+            yield whole[:CHUNK]
+            rest, num = [whole[CHUNK:]], num - CHUNK
+    if num:
+        yield np.concatenate(rest)
+
+
 def let_go(array: Array) -> None:
     """Tell the system that an array is not needed for now: from a shelf it then takes no memory until it is read."""
     base: Any = array
@@ -104,18 +135,22 @@ def let_go(array: Array) -> None:
 
 
 class Growing:
-    """One column of samples, added to part by part; what has gathered goes to the shelf, if there is one."""
+    """One column of samples, added to part by part; what has gathered goes to the shelf, if there is one.
 
-    def __init__(self, shelf: Shelf | None) -> None:
-        self.shelf = shelf
+    ``dtype``: of the samples on reading, wherever they are added as another type, all as the same.
+    """
+
+    def __init__(self, shelf: Shelf | None, dtype: npt.DTypeLike) -> None:
+        self.shelf, self.dtype = shelf, np.dtype(dtype)
         self.done: list[Part] = []
-        self.near: list[Part] = []
+        self.near: list[Array] = []
         self.near_bytes = 0
 
     def add(self, values: Array) -> None:
-        """Add samples, of the type of the first."""
+        """Add samples."""
         if len(values):
-            self.near.append(Part.of(values))
+            # a view would hold all that it is a part of
+            self.near.append(values if values.base is None else values.copy())
             self.near_bytes += values.nbytes
             if self.shelf is not None and self.near_bytes > FLUSH_BYTES:
                 self._flush(self.shelf)
@@ -124,8 +159,8 @@ class Growing:
         """All that was added, in order."""
         if self.shelf is not None and self.near_bytes > SMALL_BYTES:
             self._flush(self.shelf)
-        return (*self.done, *self.near)
+        return (*self.done, *(Part.of(array, self.dtype) for array in self.near))
 
     def _flush(self, shelf: Shelf) -> None:
-        self.done.append(shelf.put(self.near))
+        self.done.append(shelf.put_arrays(self.near, self.dtype))
         self.near, self.near_bytes = [], 0

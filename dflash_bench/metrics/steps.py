@@ -129,7 +129,7 @@ class ThreadRanges:
 class Paths:
     """The paths of ranges: names from the outermost range that holds it to its own, joined by `` > ``.
 
-    ``values`` holds every path that occurred, in whichever window.
+    ``values`` holds every path that was asked for, in whichever window.
     """
 
     def __init__(self) -> None:
@@ -137,20 +137,25 @@ class Paths:
         self._code_of: dict[tuple[int, int], int] = {}
         self._open = np.zeros(0, np.int64)
 
-    def codes(self, own: ThreadRanges, stays_open: BoolArray) -> IntArray:
-        """Which path is whose, int64 [ranges]. The ranges still open from before come first, with the path they had.
+    def codes(self, own: ThreadRanges, wanted: IntArray, stays_open: BoolArray) -> IntArray:
+        """Which path each wanted range has, int64 [n]; NONE for NONE.
 
-        ``stays_open`` bool [ranges]: those that will come first the next time.
+        The ranges still open from before come first, with the path they had; ``stays_open`` bool [ranges]: those that
+        will come first the next time.
         """
         parent = own.parents()
         code = np.full(len(own.ranges), NONE, np.int64)
         code[: len(self._open)] = self._open
-        level = np.flatnonzero((code == NONE) & ((parent == NONE) | (code[parent] != NONE)))
+        # few ranges hold a wait: only they and those around them are given a path
+        rows = _with_outer(parent, np.concatenate([wanted[wanted != NONE], np.flatnonzero(stays_open)]))
+        rows = rows[rows >= len(self._open)]
+        level = rows[(parent[rows] == NONE) | (code[parent[rows]] != NONE)]
         while len(level):
             code[level] = self._extended(own, np.where(parent[level] == NONE, NONE, code[parent[level]]), level)
-            level = np.flatnonzero((code == NONE) & (code[parent] != NONE))
+            rows = rows[code[rows] == NONE]
+            level = rows[code[parent[rows]] != NONE]
         self._open = code[stays_open]
-        return code
+        return np.where(wanted == NONE, NONE, code[wanted]) if len(code) else wanted
 
     def _extended(self, own: ThreadRanges, outer: IntArray, level: IntArray) -> IntArray:
         """The paths of one nesting level, each its outer path and its own name."""
@@ -165,6 +170,17 @@ class Paths:
             self._code_of[outer, name] = len(self.values)
             self.values.append(names[name] if outer == 0 else f"{self.values[outer - 1]} > {names[name]}")
         return self._code_of[outer, name]
+
+
+def _with_outer(parent: IntArray, rows: IntArray) -> IntArray:
+    """These ranges and all those around them, ascending. ``parent`` int64 [ranges]: what each lies in, or NONE."""
+    is_met = np.zeros(len(parent), bool)
+    while len(rows):
+        is_met[rows] = True
+        rows = parent[rows]
+        rows = rows[rows != NONE]
+        rows = rows[~is_met[rows]]
+    return np.flatnonzero(is_met)
 
 
 def thread_ranges(ranges: Ranges, domain: str) -> ThreadRanges:

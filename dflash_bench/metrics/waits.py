@@ -36,11 +36,10 @@ class WaitMeter:
         self._by_name(calls[syncs], step[syncs])
         self.num_launches += self._per_step(step[is_launch(calls.name) & inside])
         self._by_thread(calls[syncs])
-        # paths are followed through every window, whether anything waits there or not
-        path = self.paths.codes(window.own, window.stays_open)
         waits = calls[(calls.name.matching(SYNC) | calls.name.matching(BLOCKING_COPY)) & inside]
         held = window.own.innermost(waits.thread, waits.start)
-        path = np.where(held == NONE, NONE, path[held]) if len(path) else held
+        # paths are followed through every window, whether anything waits there or not
+        path = self.paths.codes(window.own, held, window.stays_open)
         keys = [(self.paths.values, path), (waits.name.values, waits.name.codes)]
         for label, duration in blamed(keys, waits.end - waits.start):
             self.collector.blame("sync.by_range", label, duration)

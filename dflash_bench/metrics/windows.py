@@ -28,6 +28,7 @@ from dflash_bench.metrics.events import (
     ints,
     ranges_in_order,
 )
+from dflash_bench.metrics.intervals import slim
 from dflash_bench.metrics.names import short_names
 from dflash_bench.metrics.steps import Steps, ThreadRanges, steps_among, thread_ranges
 from dflash_bench.model import BoolArray, Finding, IntArray, ProcessInfo
@@ -171,11 +172,13 @@ class HostEvents:
             counts = _grown(counts, len(found.domain.values), len(found.name.values))
             place = found.domain.codes * counts.shape[1] + found.name.codes
             counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
-            parts.append(found[plays[found.name.codes]])
+            own = ranges_in_order(found[plays[found.name.codes]])
+            parts.append(
+                replace(own, thread=slim(own.thread), domain=replace(own.domain, codes=slim(own.domain.codes)))
+            )
             if reading.composition is not None:
                 whole_names.append(self._step_names(table, found, closed))
-        # a single part comes as its rows lie in the file, which need not be in order
-        roles = ranges_in_order(Ranges.joined(parts))
+        roles = Ranges.joined(parts)
         steps, findings = steps_among(roles, self.process.rank, reading)
         named = ranges_in_order(Ranges.joined(whole_names))
         return Outline(self._range_names, self._domains.values, counts, num_open, roles, steps, findings, named)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_bench.metrics.events import GpuRows, Index, stacked
-from dflash_bench.metrics.intervals import NONE, used_codes
+from dflash_bench.metrics.events import GpuRows, stacked
+from dflash_bench.metrics.intervals import NONE, Index, taken, used_codes
 from dflash_bench.model import BoolArray, IntArray
 
 GRAPH_BITS = 32
@@ -34,7 +34,8 @@ class Work:
         return len(self.start)
 
     def __getitem__(self, index: Index) -> Work:
-        return Work(self.device[index], self.stream[index], self.correlation[index], self.start[index], self.end[index])
+        device, stream = taken(self.device, index), taken(self.stream, index)
+        return Work(device, stream, self.correlation[index], self.start[index], self.end[index])
 
     @staticmethod
     def joined(parts: Sequence[Work]) -> Work:
@@ -66,7 +67,7 @@ def _merged(rows: GpuRows | Work, number: IntArray, order: IntArray, first: IntA
         return NO_WORK
     at = order[first]
     if len(at) == len(order):
-        return Work(rows.device[at], rows.stream[at], number[at], rows.start[at], rows.end[at])
+        return Work(taken(rows.device, at), taken(rows.stream, at), number[at], rows.start[at], rows.end[at])
     return Work(
         device=rows.device[at],
         stream=rows.stream[at],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from handmade import Range, events, ints
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dflash_bench.errors import UsageError
-from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.events import Names, Ranges, Reading, ranges_in_order
 from dflash_bench.metrics.rank import _steps_touched
-from dflash_bench.metrics.steps import Paths, find_steps, thread_ranges
+from dflash_bench.metrics.steps import Paths, find_steps, steps_among, thread_ranges
 
 
 def steps_of(*ranges, step="decode_step"):
@@ -105,7 +107,7 @@ def test_the_innermost_range_is_of_the_same_thread_and_domain():
 def test_the_path_of_a_range_names_all_that_hold_it():
     own = ranges_of(Range("step", 0, 100), Range("prepare", 10, 50), Range("fill", 20, 30), Range("fill", 60, 70))
     paths = Paths()
-    code = paths.codes(own, np.zeros(4, bool))
+    code = paths.codes(own, np.arange(4), np.zeros(4, bool))
     by_start = {int(s): paths.values[c] for s, c in zip(own.ranges.start, code, strict=True)}
     assert by_start == {
         0: "step", 10: "step > prepare", 20: "step > prepare > fill", 60: "step > fill",
@@ -115,12 +117,39 @@ def test_the_path_of_a_range_names_all_that_hold_it():
 def test_a_path_goes_on_in_the_next_window_although_its_outer_range_is_closed():
     """`late` was begun inside `outer` and lasts longer: what begins inside it later still has `outer` in its path."""
     paths = Paths()
-    paths.codes(ranges_of(Range("outer", 0, 50), Range("late", 10, 90)), np.array([False, True]))
-    code = paths.codes(ranges_of(Range("late", 10, 90), Range("fill", 60, 70)), np.zeros(2, bool))
-    assert [paths.values[c] for c in code] == ["outer > late", "outer > late > fill"]
+    paths.codes(ranges_of(Range("outer", 0, 50), Range("late", 10, 90)), ints([]), np.array([False, True]))
+    code = paths.codes(ranges_of(Range("late", 10, 90), Range("fill", 60, 70)), ints([1, 0, 1]), np.zeros(2, bool))
+    fill, late = "outer > late > fill", "outer > late"
+    assert [paths.values[c] for c in code] == [fill, late, fill]
+
+
+def test_only_ranges_that_are_asked_for_and_those_around_them_get_a_path():
+    own = ranges_of(Range("step", 0, 100), Range("prepare", 10, 50), Range("fill", 20, 30), Range("draft", 60, 70))
+    paths = Paths()
+    code = paths.codes(own, ints([1, -1]), np.zeros(4, bool))
+    assert [paths.values[code[0]], code[1]] == ["step > prepare", -1]
+    assert paths.values == ["step", "step > prepare"]
 
 
 def test_without_ranges_nothing_is_innermost_and_there_are_no_paths():
     own = ranges_of()
     assert own.innermost(ints([1]), ints([5])).tolist() == [-1]
-    assert Paths().codes(own, np.zeros(0, bool)).tolist() == []
+    assert Paths().codes(own, ints([-1]), np.zeros(0, bool)).tolist() == [-1]
+
+
+# ── steps by their edges ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 20)), max_size=12),
+    st.lists(st.integers(-5, 90), max_size=30),
+)
+def test_instants_in_order_find_the_same_steps_as_one_by_one(spans, instants):
+    """Steps of no length, of a negative one and inside another occur too: captures hold them."""
+    start = ints([begin for begin, _ in spans])
+    end = ints([begin + length for begin, length in spans])
+    none = np.zeros(len(spans), np.int64)
+    ranges = Ranges(none, Names(none, ("dflash",)), Names(none, ("decode_step",)), start, end)
+    steps, _ = steps_among(ranges_in_order(ranges), 0, Reading())
+    t = np.sort(ints(instants))
+    assert steps.of_ascending(t).tolist() == steps.of(t).tolist()
