@@ -179,6 +179,8 @@ class HostEvents:
             if reading.composition is not None:
                 whole_names.append(self._step_names(table, found, closed))
         roles = Ranges.joined(parts)
+        # there are a few for each step
+        parts.clear()
         steps, findings = steps_among(roles, self.process.rank, reading)
         named = ranges_in_order(Ranges.joined(whole_names))
         return Outline(self._range_names, self._domains.values, counts, num_open, roles, steps, findings, named)
