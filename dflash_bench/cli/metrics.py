@@ -25,7 +25,7 @@ from dflash_bench.cli.urls import with_urls
 
 @with_urls("profile")
 def metrics(
-    profile: Annotated[list[str], typer.Argument(help="Profile name or folder, capture file, or folder of captures.")],
+    profile: Annotated[list[str], typer.Argument(help="Profile, capture, folder of either, or a pattern.")],
     json: AsJson = False,
     per_rank: PerRank = None,
     preset: PresetName = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,11 +56,12 @@ def measured(side: Side, reading: Reading) -> tuple[Profile, tuple[RunMetrics, .
 def resolve_side(words: str, options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
     """The runs of one arm behind a word of the command line, oldest first.
 
-    A word is what every command takes (a profile, a capture, a folder of captures), several of them with commas
-    between, a pattern over the names of profiles or over paths (``smoke-control-r*``, ``old/smoke-*``), or a folder
-    that holds profiles. Raises UsageError when nothing is there, or when the runs are not all of one arm.
+    A word is what `ingest.sources.resolve` takes, or several of that with commas between. Raises UsageError when
+    nothing is there, or when the runs are not all of one arm.
     """
-    found = {p.path.resolve(): p for word in _words(words, options) for p in _resolved(word, options, progress)}
+    from dflash_bench.ingest.sources import resolve
+
+    found = {p.path.resolve(): p for word in _words(words, options) for p in resolve(word, options, progress)}
     runs = sorted(found.values(), key=lambda p: (p.info.created_utc, p.info.run))
     arms = sorted({p.info.arm or "not stated" for p in runs})
     if len(arms) > 1:
@@ -75,23 +75,3 @@ def _words(words: str, options: IngestOptions) -> Iterator[str]:
         yield words
         return
     yield from (word for part in words.split(",") if (word := part.strip()))
-
-
-def _matching(pattern: str, place: Path) -> list[Path]:
-    # Path.glob raises for absolute patterns, and for some that a shell takes
-    return [place / found for found in sorted(glob(pattern, root_dir=place))]  # noqa: PTH207
-
-
-def _resolved(word: str, options: IngestOptions, progress: Progress | None) -> tuple[Profile, ...]:
-    from dflash_bench.ingest.sources import profiles_in, resolve
-    from dflash_bench.profile import is_profile, open_profile
-
-    if any(char in word for char in "*?[") and not Path(word).exists():
-        places = (options.profiles, Path())
-        paths = next(filter(None, ([p for p in _matching(word, place) if is_profile(p)] for place in places)), [])
-        if not paths:
-            raise UsageError(f"no profile in {options.profiles} matches {word}", hint=f"ls {options.profiles}")
-        return tuple(open_profile(p) for p in paths)
-    if Path(word).is_dir() and not is_profile(Path(word)) and (inside := profiles_in(Path(word))):
-        return tuple(inside)
-    return resolve(word, options, progress)

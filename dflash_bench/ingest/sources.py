@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from glob import glob
 from pathlib import Path
 
 from dflash_bench.errors import BenchError, DataError, UsageError
@@ -53,20 +54,41 @@ class IngestOptions:
 
 
 def resolve(source: str, options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
-    """The profiles that a word on the command line means.
+    """The profiles that a word on the command line means: a profile's name or folder, a folder that holds profiles, a
+    capture, a folder of captures, or a pattern over names of profiles or over paths (``smoke-*``, ``old/smoke-*``).
 
     Raises UsageError when there is no such thing, DataError when a capture cannot be read.
     """
     path = Path(source)
+    if _is_pattern(source):
+        return _matching(source, options, progress)
     if "/" not in source and is_profile(options.profiles / source):
         return (open_profile(options.profiles / source),)
     if path.is_dir() and is_profile(path):
         return (open_profile(path),)
+    if inside := profiles_in(path):
+        return tuple(reversed(inside))
     if path.exists():
         return ingest([path], replace(options, is_implicit=True), progress)
     known = ", ".join(p.info.run for p in profiles_in(options.profiles)[:5])
     where = f"; profiles in {options.profiles}: {known}" if known else ""
     raise UsageError(f"{source}: no such profile, file or folder{where}", hint="dflash-bench ingest PATH")
+
+
+def _is_pattern(source: str) -> bool:
+    return any(char in source for char in "*?[") and not Path(source).exists()
+
+
+def _matching(pattern: str, options: IngestOptions, progress: Progress | None) -> tuple[Profile, ...]:
+    """The profiles of that name; else those at that path; else those that the captures there make."""
+    # Path.glob raises for absolute patterns, and for some that a shell takes
+    named, here = ([place / p for p in sorted(glob(pattern, root_dir=place))] for place in (options.profiles, Path()))  # noqa: PTH207
+    for matched in (named, here):
+        if paths := [path for path in matched if is_profile(path)]:
+            return tuple(open_profile(path) for path in paths)
+    if here:
+        return ingest(here, replace(options, is_implicit=True), progress)
+    raise UsageError(f"no profile in {options.profiles} matches {pattern}", hint=f"ls {options.profiles}")
 
 
 def resolve_all(sources: Sequence[str], options: IngestOptions, progress: Progress | None = None) -> list[Profile]:
@@ -86,7 +108,8 @@ def resolve_all(sources: Sequence[str], options: IngestOptions, progress: Progre
 
 def _is_capture(source: str, options: IngestOptions) -> bool:
     is_name = "/" not in source and is_profile(options.profiles / source)
-    return not is_name and Path(source).exists() and not is_profile(Path(source))
+    path = Path(source)
+    return not is_name and path.exists() and not is_profile(path) and not profiles_in(path)
 
 
 def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
