@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 
 class FolderKind(StrEnum):
-    """Type of the export. It is not known how nsys frames the batches of an ``.arrow`` file: both ways are written."""
+    """Type of the export. nsys 2025.3.1 was seen to write ``.arrow`` files as streams; both ways are written."""
 
     PARQUET = "parquetdir"
     PARQUET_2025_3 = "parquetdir of nsys 2025.3"
