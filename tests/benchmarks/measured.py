@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import statistics
@@ -12,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SAMPLE_S = 0.02
+SAMPLE_S = 0.05
+SAMPLES_PER_SEARCH = 4
+"""New processes are looked for less often: that reads the state of every process, on the cores that are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,13 @@ def run(
 
 
 def _sample(session: int, peak: list[int], done: threading.Event) -> None:
-    while not done.wait(SAMPLE_S):
-        peak[0] = max(peak[0], sum(_memory(pid) for pid in _members(session)))
+    members: list[str] = []
+    for k in itertools.count():
+        if done.wait(SAMPLE_S):
+            return
+        if k % SAMPLES_PER_SEARCH == 0:
+            members = _members(session)
+        peak[0] = max(peak[0], sum(_memory(pid) for pid in members))
 
 
 def _members(session: int) -> list[str]:
