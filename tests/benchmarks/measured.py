@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+KEEPS_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
+"""As Python does where nobody forbids it: else every process compiles its modules anew."""
 SAMPLE_S = 0.05
 SAMPLES_PER_SEARCH = 4
 """New processes are looked for less often: that reads the state of every process, on the cores that are measured."""
@@ -79,7 +81,7 @@ def run(
     process = subprocess.Popen(
         command,
         cwd=cwd,
-        env=None if environment is None else {**os.environ, **environment},
+        env={**os.environ, **KEEPS_BYTECODE, **(environment or {})},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
