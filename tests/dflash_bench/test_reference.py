@@ -19,6 +19,7 @@ PROFILES = sorted(path.parent.name for path in REFERENCE.glob("*/run.json"))
 def test_the_whole_ladder_is_there_and_three_runs_of_the_arms_that_are_compared():
     arms = ("aligned", "bulk", "control", "glue", "legacy", "syncfree", "topup")
     assert {f"h200-{arm}-r1" for arm in arms} <= set(PROFILES)
+    assert {f"h200x2-{arm}-r1" for arm in ("legacy", "control", "topup")} <= set(PROFILES)
     assert {f"h200-{arm}-r{repeat}" for arm in ("legacy", "control", "topup") for repeat in (1, 2, 3)} <= set(PROFILES)
 
 
