@@ -63,7 +63,7 @@ def measure(profile: Profile, reading: Reading | None = None, effort: Effort | N
 
 
 def _measured_run(profile: Profile, reading: Reading, effort: Effort, folder: Path | None) -> RunMetrics:
-    info = profile.info
+    info, shelf = profile.info, None if folder is None else Shelf(folder / "run")
     by_rank = {
         rank: _joined(info.processes_of(rank), found) for rank, found in each_rank(profile, reading, effort, folder)
     }
@@ -73,7 +73,7 @@ def _measured_run(profile: Profile, reading: Reading, effort: Effort, folder: Pa
     tables = [_table(name, by_rank) for name in ("stall.by_cause", "sync.by_range", "sync.by_thread")]
     clock = _clocks(info.captures)
     arrivals = [
-        replace(found.arrivals, capture=clock[found.arrivals.capture])
+        replace(found.arrivals, capture=clock[found.arrivals.capture]).read(shelf)
         for found in by_rank.values()
         if found.arrivals is not None
     ]
@@ -87,7 +87,7 @@ def _measured_run(profile: Profile, reading: Reading, effort: Effort, folder: Pa
         findings.append(Finding("clocks_not_aligned", None, len(own), text))
     findings += _untraced(info)
     tables.append(tracing_cost(profile))
-    metrics = _with_pooled(sampled, alone, None if folder is None else Shelf(folder / "run"))
+    metrics = _with_pooled(sampled, alone, shelf)
     findings += _partly_pooled(metrics, info.ranks)
     return RunMetrics(
         info=info,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dflash_bench.metrics.agreement import ArrivalMeter, Arrivals
+from dflash_bench.metrics.agreement import ArrivalMeter, ArrivalParts
 from dflash_bench.metrics.blame import Blame
 from dflash_bench.metrics.collect import Collector, Sampled
 from dflash_bench.metrics.events import Ranges, Reading, ints
@@ -36,7 +36,7 @@ class Measured:
     metrics: tuple[Sampled, ...]
     blames: dict[str, Blame]
     step_time: int
-    arrivals: Arrivals | None
+    arrivals: ArrivalParts | None
     findings: tuple[Finding, ...]
 
 
@@ -82,7 +82,7 @@ def measure_process(
     range_meter = _RangeMeter(outline, rank, collector, findings)
     waits = WaitMeter(steps, collector) if len(steps) and host.num_calls else None
     leads = LeadMeter(host, gpu, steps, collector, window_rows) if gpu.num_rows else None
-    arrivals = ArrivalMeter(process, outline, reading) if len(steps) else None
+    arrivals = ArrivalMeter(process, outline, reading, shelf) if len(steps) else None
     if len(steps):
         _add_step_metrics(profile, process, outline, reading, is_own_loop, collector, findings)
     else:

@@ -61,6 +61,17 @@ class Part:
             found = found.astype(self.dtype, copy=False)
             yield found + self.shift if self.shift else found
 
+    def mapped(self) -> Array:
+        """The samples as one array: from a file they are mapped, read-only, and so they must lie there as they are."""
+        if self.path is None:
+            return together([self])
+        assert self.kept == self.dtype
+        assert self.shift == 0
+        with self.path.open("rb") as file:
+            length = self.count * self.kept.itemsize
+            found = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=self.offset)
+        return np.frombuffer(found, self.kept)
+
 
 class Shelf:
     """A temporary file that arrays are put into, one behind another."""
@@ -93,11 +104,18 @@ class Shelf:
         """Several parts of one type as one array, read-only where it is large."""
         if sum(part.count * part.dtype.itemsize for part in parts) <= SMALL_BYTES:
             return together(parts)
-        placed = self.put(parts)
-        with self.path.open("rb") as file:
-            length = placed.count * placed.dtype.itemsize
-            mapped = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=placed.offset)
-        return np.frombuffer(mapped, placed.dtype)
+        return self.put(parts).mapped()
+
+
+def stored(array: Array, shelf: Shelf | None) -> Part:
+    """An array as a part: on the shelf, if there is one and the array is large."""
+    part = Part.of(array)
+    return part if shelf is None or array.nbytes <= SMALL_BYTES else shelf.put([part])
+
+
+def gathered(parts: Sequence[Part], shelf: Shelf | None) -> Array:
+    """Several parts of one type as one array: on the shelf, if there is one and they are large."""
+    return together(parts) if shelf is None else shelf.array(parts)
 
 
 def together(parts: Sequence[Part]) -> Array:

@@ -31,7 +31,8 @@ def arrivals_of(made):
     outline, window = whole(made, Reading())
     meter = ArrivalMeter(made.process, outline, Reading())
     meter.see(window)
-    return meter.arrivals()
+    found = meter.arrivals()
+    return None if found is None else found.read()
 
 
 def met(*made):

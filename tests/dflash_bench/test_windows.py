@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.sources import IngestOptions, resolve_all
+from dflash_bench.metrics import shelf
 from dflash_bench.metrics.ahead import Ahead, cuts, within
 from dflash_bench.metrics.effort import Effort
 from dflash_bench.metrics.measure import measure
@@ -123,7 +124,11 @@ def test_windows_and_row_groups_of_any_size_give_the_same_figures(seed, n, windo
             whole = figures(profile_of(Path(folder, "shuffled"), ranks, None))
         parts = profile_of(Path(folder, "parts"), ranks, group_rows)
         assert figures(parts, Effort(1, window_rows, large_rows=1 << 40)) == whole
-        assert figures(parts, Effort(1, window_rows, large_rows=0)) == whole, "samples in a file"
+        assert figures(parts, Effort(1, window_rows, large_rows=0)) == whole, "samples in a file, if they are many"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shelf, "SMALL_BYTES", 0)
+            patch.setattr(shelf, "FLUSH_BYTES", 0)
+            assert figures(parts, Effort(1, window_rows, large_rows=0)) == whole, "every sample in a file"
 
 
 def test_ranks_measured_side_by_side_give_the_same_figures(tmp_path):
