@@ -75,7 +75,7 @@ def measure_process(
     them, and a few numbers for each step, agreement, open range and stream.
     """
     host, gpu, collector = HostEvents(profile, process, reading), GpuFile(profile, process), Collector(shelf)
-    outline = host.outline()
+    outline = host.outline(shelf)
     steps, rank = outline.steps, process.rank
     findings = list(outline.findings)
     collector.add_value("coverage.open_ranges", outline.num_open)
@@ -102,6 +102,7 @@ def measure_process(
             leads.see(window, step)
         if arrivals is not None:
             arrivals.see(window)
+        steps.let_go()
     strata = {} if kinds is None else kinds.finish()
     _add_strata(steps, strata, collector)
     coverage = None

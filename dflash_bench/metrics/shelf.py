@@ -179,6 +179,10 @@ class Growing:
             self._flush(self.shelf)
         return (*self.done, *(Part.of(array, self.dtype) for array in self.near))
 
+    def array(self) -> Array:
+        """All that was added as one array: mapped, and so read-only, where it is large and there is a shelf."""
+        return gathered(self.parts(), self.shelf) if self.done or self.near else np.zeros(0, self.dtype)
+
     def _flush(self, shelf: Shelf) -> None:
         self.done.append(shelf.put_arrays(self.near, self.dtype))
         self.near, self.near_bytes = [], 0

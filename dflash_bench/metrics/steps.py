@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dflash_bench.metrics.events import ProcessEvents, Ranges, Reading
 from dflash_bench.metrics.intervals import NONE, Intervals, distinct, intervals, used_codes
+from dflash_bench.metrics.shelf import Shelf, let_go, stored
 from dflash_bench.model import BoolArray, Finding, IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of one process, ascending. ``domain`` is where its own ranges live (libraries use others)."""
+    """The steps of one process, ascending, none inside another.
+
+    ``domain`` is where its own ranges live (libraries use others).
+    """
 
     start: IntArray
     end: IntArray
     domain: str
-    _index: Intervals
 
     def __len__(self) -> int:
         return len(self.start)
 
+    def kept(self, shelf: Shelf | None) -> Steps:
+        """The same steps, on the shelf if there is one and they are many."""
+        return replace(self, start=stored(self.start, shelf).mapped(), end=stored(self.end, shelf).mapped())
+
+    def let_go(self) -> None:
+        """From a shelf they take no memory until they are looked at again."""
+        let_go(self.start)
+        let_go(self.end)
+
     def of(self, t: IntArray) -> IntArray:
         """The step whose [start, end) holds each instant, or NONE. int64 [n] → int64 [n]."""
-        found = self._index.holding(t)
-        if not len(self):
-            return found
-        return np.where(found == NONE, NONE, self._index.source[found])
+        found = np.searchsorted(self.start, t, side="right") - 1
+        # before the first step this asks the last one, whose answer counts for nothing
+        return np.where((found >= 0) & (t < self.end[found]), found, NONE) if len(self) else found
 
     def of_ascending(self, t: IntArray) -> IntArray:
         """As `of`, for instants in order: steps are few, so that their edges are looked for among the instants."""
@@ -76,14 +87,14 @@ def steps_among(ranges: Ranges, rank: int | None, reading: Reading) -> tuple[Ste
     if others:
         text = f"{others:,} ranges match the step name in another domain than {domain!r} and do not count"
         findings.append(Finding("step_name_in_two_domains", rank, others, text))
-    found = found[found.domain.among({domain})]
+        found = found[found.domain.among({domain})]
     latest_end = np.maximum.accumulate(found.end)
     inner = np.concatenate([[False], found.start[1:] < latest_end[:-1]]) if len(found) else np.zeros(0, bool)
     if inner.any():
         text = f"{inner.sum():,} step ranges begin inside another step and do not count"
         findings.append(Finding("step_inside_step", rank, int(inner.sum()), text))
-    kept = found[~inner]
-    return Steps(kept.start, kept.end, domain, intervals(kept.start, kept.end)), tuple(findings)
+        found = found[~inner]
+    return Steps(found.start, found.end, domain), tuple(findings)
 
 
 def _main_domain(found: Ranges) -> tuple[str, int]:

@@ -30,6 +30,7 @@ from dflash_bench.metrics.events import (
 )
 from dflash_bench.metrics.intervals import slim
 from dflash_bench.metrics.names import short_names
+from dflash_bench.metrics.shelf import Growing, Shelf, let_go
 from dflash_bench.metrics.steps import Steps, ThreadRanges, steps_among, thread_ranges
 from dflash_bench.model import BoolArray, Finding, IntArray, ProcessInfo
 from dflash_bench.profile import EventFile, Events, Profile, Span
@@ -57,11 +58,16 @@ class Outline:
 
     def matching(self, pattern: re.Pattern[str]) -> Ranges:
         """The ranges of the step range's domain whose name matches, one that the reading gives a part."""
-        return self.roles[self.roles.name.matching(pattern) & self.roles.domain.among({self.steps.domain})]
+        return self._chosen(self.roles.name.matching(pattern))
 
     def own(self, name: str) -> Ranges:
         """The ranges of the step range's domain that have this name, one that the reading gives a part."""
-        return self.roles[self.roles.name.among({name}) & self.roles.domain.among({self.steps.domain})]
+        return self._chosen(self.roles.name.among({name}))
+
+    def _chosen(self, is_wanted: BoolArray) -> Ranges:
+        found = self.roles[is_wanted & self.roles.domain.among({self.steps.domain})]
+        _let_go(self.roles)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +159,15 @@ class HostEvents:
             )
         )
 
-    def outline(self) -> Outline:
-        """Go through the ranges once. Raises UsageError when the reading's step pattern does not compile."""
+    def outline(self, shelf: Shelf | None = None) -> Outline:
+        """Go through the ranges once. ``shelf``: where those that play a part go; there are a few for each step.
+
+        Raises UsageError when the reading's step pattern does not compile.
+        """
         reading, pattern, prefill = self.reading, self.reading.step_pattern(), self.reading.prefill_pattern()
         parts_named = {reading.agreement, reading.prepare, reading.alloc}
         plays, counts = np.zeros(0, bool), np.zeros((0, 0), np.int64)
-        parts, whole_names, num_open = [], [], 0
+        columns, whole_names, num_open = [Growing(shelf, np.int64) for _ in range(5)], [], 0
         for group in range(self.ranges.num_groups if self.ranges is not None else 0):
             assert self.ranges is not None
             table = self.ranges.read(group, RANGE_COLUMNS)
@@ -173,15 +182,20 @@ class HostEvents:
             place = found.domain.codes * counts.shape[1] + found.name.codes
             counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
             own = ranges_in_order(found[plays[found.name.codes]])
-            parts.append(
-                replace(own, thread=slim(own.thread), domain=replace(own.domain, codes=slim(own.domain.codes)))
-            )
+            kept = (own.thread, own.domain.codes, own.name.codes, own.start, own.end)
+            for column, values in zip(columns, kept, strict=True):
+                column.add(values)
             if reading.composition is not None:
                 whole_names.append(self._step_names(table, found, closed))
-        roles = Ranges.joined(parts)
-        # there are a few for each step
-        parts.clear()
+        thread, domain, name, start, end = (column.array() for column in columns)
+        del columns
+        found = Ranges(
+            slim(thread), Names(slim(domain), self._domains.values), Names(name, self._range_names), start, end
+        )
+        roles = ranges_in_order(found)
         steps, findings = steps_among(roles, self.process.rank, reading)
+        steps = steps.kept(shelf)
+        _let_go(roles)
         named = ranges_in_order(Ranges.joined(whole_names))
         return Outline(self._range_names, self._domains.values, counts, num_open, roles, steps, findings, named)
 
@@ -229,6 +243,11 @@ class HostEvents:
         unread = [self.calls.span(group, "correlation_id") for group in calls.unread]
         begun = [(int(rows.correlation.min()), int(rows.correlation.max())) for rows in calls.begun.values()]
         return *unread, *begun
+
+
+def _let_go(ranges: Ranges) -> None:
+    for column in (ranges.thread, ranges.domain.codes, ranges.name.codes, ranges.start, ranges.end):
+        let_go(column)
 
 
 def _grown(counts: IntArray, rows: int, columns: int) -> IntArray:

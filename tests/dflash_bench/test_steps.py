@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dflash_bench.errors import UsageError
 from dflash_bench.metrics.events import Names, Ranges, Reading, ranges_in_order
+from dflash_bench.metrics.intervals import NONE, intervals
 from dflash_bench.metrics.rank import _steps_touched
 from dflash_bench.metrics.steps import Paths, find_steps, steps_among, thread_ranges
 
@@ -152,4 +153,6 @@ def test_instants_in_order_find_the_same_steps_as_one_by_one(spans, instants):
     ranges = Ranges(none, Names(none, ("dflash",)), Names(none, ("decode_step",)), start, end)
     steps, _ = steps_among(ranges_in_order(ranges), 0, Reading())
     t = np.sort(ints(instants))
+    looked_up = intervals(steps.start, steps.end)
+    assert steps.of(t).tolist() == np.append(looked_up.source, NONE)[looked_up.holding(t)].tolist()
     assert steps.of_ascending(t).tolist() == steps.of(t).tolist()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.events import ApiCalls, GpuRows, Names, ProcessEvents, Ranges, load
 from dflash_bench.metrics.intervals import NONE
-from dflash_bench.metrics.steps import Steps, intervals
+from dflash_bench.metrics.steps import Steps
 from dflash_bench.model import ProcessInfo, RankSource
 from dflash_bench.profile import SCHEMAS, Events
 from dflash_bench.report.gpu_work import gpu_work
@@ -139,7 +139,7 @@ def test_work_without_a_call_keeps_its_bar_and_has_no_launch():
 def test_the_median_step_is_the_one_nearest_to_the_median_and_the_longest_the_first_of_equals():
     start = array(0, 100, 200, 300, 400)
     end = start + array(10, 60, 30, 60, 20)
-    assert dict(chosen(Steps(start, end, "dflash", intervals(start, end)))) == {"median step": 2, "longest step": 1}
+    assert dict(chosen(Steps(start, end, "dflash"))) == {"median step": 2, "longest step": 1}
 
 
 def test_a_step_shows_its_ranges_waits_launches_and_work_from_its_own_start():
