@@ -60,7 +60,8 @@ class FolderTables:
     def cells(self, table: str, columns: Sequence[str]) -> list[tuple[Cell, ...]]:
         file, rows = self.files[table], list[tuple[Cell, ...]]()
         with reading(self.path, file):
-            for batch in _batches(file, columns):
+            # a column that is asked for twice would be read as two of one name
+            for batch in _batches(file, [*dict.fromkeys(columns)]):
                 rows += _tuples(batch, columns)
         return rows
 

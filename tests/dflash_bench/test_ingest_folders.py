@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +65,20 @@ def test_a_folder_of_tables_gives_the_profile_of_the_sqlite_file(tmp_path: Path,
     assert rows(found) == rows(wanted)
     assert said(found.info) == said(wanted.info)
     assert sum(p.num_gpu_work for p in found.info.processes) > 100 or spec.has(Fault.NO_GLOBAL_PID)
+
+
+@pytest.mark.parametrize("kind", FolderKind)
+def test_gpus_without_a_number_are_named_in_any_order(tmp_path: Path, kind: FolderKind) -> None:
+    """Then the name itself is what they are put in order by."""
+    export = write_export(tmp_path / "made.sqlite", SPECS[0])
+    with closing(sqlite3.connect(export)) as database:
+        database.executescript(
+            "CREATE TABLE named AS SELECT name FROM TARGET_INFO_GPU; DROP TABLE TARGET_INFO_GPU;"
+            "ALTER TABLE named RENAME TO TARGET_INFO_GPU"
+        )
+    wanted = open_export(export).gpu_names
+    assert wanted
+    assert open_export(write_folder(export, kind)).gpu_names == wanted
 
 
 def test_ranks_meet_whichever_way_they_were_exported(tmp_path: Path) -> None:
