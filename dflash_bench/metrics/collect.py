@@ -88,7 +88,7 @@ class _Columns:
 
 
 class Collector:
-    """Where the samples of a process gather. With a shelf it holds some 100 KB a metric, whatever comes.
+    """Where the samples of a process gather. With a shelf it holds some 50 KB a metric, whatever comes.
 
     In the file a sample takes 1 to 8 bytes, and another 4 where its step is kept with it.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -10,17 +9,15 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
 
-import pyarrow as pa
-
 from dflash_bench.errors import DataError
 from dflash_bench.metrics.events import Reading
 from dflash_bench.metrics.rank import Measured, measure_process
-from dflash_bench.metrics.shelf import Shelf
+from dflash_bench.metrics.shelf import Shelf, give_back
 from dflash_bench.metrics.windows import WINDOW_ROWS
 from dflash_bench.model import ProcessInfo, RankSource
 from dflash_bench.profile import Profile
@@ -110,15 +107,8 @@ def _take(task: _Task) -> dict[int, Measured]:
     for index in task.order:
         if task.claim(index):
             found[index] = task.measured(index)
-            _give_back()
+            give_back()
     return found
-
-
-def _give_back() -> None:
-    """Return freed memory to the system, as far as the C library knows how: the next process of a run begins anew."""
-    pa.default_memory_pool().release_unused()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _side_by_side(task: _Task, num_helpers: int) -> dict[int, Measured]:

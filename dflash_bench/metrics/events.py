@@ -292,17 +292,17 @@ def _ranges(table: pa.Table) -> tuple[Ranges, int]:
 
 def ranges_in_order(found: Ranges) -> Ranges:
     """By start, of equal starts the longest first."""
-    order = _order(found.start, lambda: -found.end)
+    order = order_of(found.start, lambda: -found.end)
     return found if order is None else found[order]
 
 
 def calls_in_order(found: ApiCalls) -> ApiCalls:
     """By start, of equal starts by correlation id."""
-    order = _order(found.start, lambda: found.correlation)
+    order = order_of(found.start, lambda: found.correlation)
     return found if order is None else found[order]
 
 
-def _order(start: IntArray, key: Callable[[], IntArray]) -> IntArray | None:
+def order_of(start: IntArray, key: Callable[[], IntArray]) -> IntArray | None:
     """Rows by start, of equal starts by a key, which is worked out only if there are any; None: they are in order."""
     later = start[1:] > start[:-1]
     if later.all():

@@ -11,9 +11,9 @@ from dflash_bench.metrics.gpu import GpuFile
 from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.launches import JoinCounts, Joiner, Launches, is_launch
 from dflash_bench.metrics.quantiles import median
-from dflash_bench.metrics.shelf import Growing, chunks
+from dflash_bench.metrics.shelf import Growing, Shelf, chunks
 from dflash_bench.metrics.stalls import TABLE, StallMeter
-from dflash_bench.metrics.steps import Steps
+from dflash_bench.metrics.steps import PerStep, Steps
 from dflash_bench.metrics.strata import Stratum, timed
 from dflash_bench.metrics.windows import HostEvents, Window
 from dflash_bench.metrics.work import NO_WORK, Work, changes, pieces, replays_of
@@ -39,7 +39,7 @@ LEADS = (
 
 
 class LeadMeter:
-    """Launches and their leads. Holds seven numbers a step, and of every launch the length of its call (9 bytes)."""
+    """Launches and their leads. Holds five bytes a step, and without a shelf of every launch the length of its call."""
 
     def __init__(self, host: HostEvents, gpu: GpuFile, steps: Steps, collector: Collector, window_rows: int) -> None:
         self.rank, self.steps, self.collector, self.gpu = host.process.rank, steps, collector, gpu
@@ -49,8 +49,8 @@ class LeadMeter:
         self.joiner = Joiner(self._work_until, self.replays.work if is_one_for_each else NO_WORK)
         self.stalls = StallMeter(collector)
         self.launched_in = np.zeros(len(steps), bool)
-        self.lost = np.zeros(len(steps), np.int64)
-        self.first, self.first_graph = (_FirstOfStep(len(steps)) for _ in range(2))
+        self.lost = PerStep(len(steps), collector.shelf)
+        self.first, self.first_graph = (_FirstOfStep(len(steps), collector.shelf) for _ in range(2))
         self.num_seen = self.num_seen_with_work = self.num_graphs = self.num_graphs_with_work = self.num_leads = 0
         self.length, self.is_ahead = Growing(collector.shelf, np.int64), Growing(collector.shelf, np.bool_)
 
@@ -97,7 +97,7 @@ class LeadMeter:
         if len(graph):
             self._see_graphs(window, launches[graph], step[graph])
         late = np.flatnonzero(lead < 0)
-        np.add.at(self.lost, step[late], -lead[late])
+        self.lost.add(step[late], -lead[late])
         self.stalls.see(window, launches[late])
 
     def _see_graphs(self, window: Window, graphs: Launches, step: IntArray) -> None:
@@ -186,12 +186,14 @@ class LeadMeter:
 
     def _add_per_step(self, strata: dict[Stratum, BoolArray]) -> None:
         first = self.first_graph if self.first_graph.is_seen.any() else self.first
-        self.collector.add("step.lead", first.lead[first.has_lead], np.flatnonzero(first.has_lead))
+        self.collector.add("step.lead", first.lead.array()[first.has_lead], np.flatnonzero(first.has_lead))
         for kind, steps in timed(strata):
             own_first = self.first_graph if self.first_graph.is_seen[steps].any() else self.first
             if (own := own_first.has_lead & steps).any():
-                self.collector.add(f"step.lead@{kind}", own_first.lead[own], np.flatnonzero(own))
-        self.collector.add("stall.total_per_step", self.lost[self.launched_in], np.flatnonzero(self.launched_in))
+                self.collector.add(f"step.lead@{kind}", own_first.lead.array()[own], np.flatnonzero(own))
+        self.collector.add(
+            "stall.total_per_step", self.lost.array()[self.launched_in], np.flatnonzero(self.launched_in)
+        )
         # far longer than usual although work was queued ahead: the queue was full, not the host slow
         longest = BACKPRESSURE_FACTOR * median(self.length.parts())
         pairs = zip(chunks(self.length.parts()), chunks(self.is_ahead.parts()), strict=True)
@@ -217,9 +219,9 @@ def _about_replays(counts: JoinCounts) -> str:
 class _FirstOfStep:
     """The first launch of each step, and its lead."""
 
-    def __init__(self, num_steps: int) -> None:
+    def __init__(self, num_steps: int, shelf: Shelf | None) -> None:
         self.is_seen, self.has_lead = np.zeros(num_steps, bool), np.zeros(num_steps, bool)
-        self.lead = np.zeros(num_steps, np.int64)
+        self.lead = PerStep(num_steps, shelf)
 
     def see(self, launches: Launches, step: IntArray) -> None:
         """Take in launches in order of start, and so of steps."""
@@ -228,7 +230,7 @@ class _FirstOfStep:
         steps = step[first]
         self.is_seen[steps] = True
         self.has_lead[steps] = launches.has_lead[first]
-        self.lead[steps] = launches.lead[first]
+        self.lead.add(steps, launches.lead[first])
 
 
 def _num_waiting(host: HostEvents, gpu: GpuFile, window_rows: int) -> int:

@@ -16,7 +16,7 @@ from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.launches import is_launch
 from dflash_bench.metrics.leads import LEADS, LeadMeter
 from dflash_bench.metrics.registry import spec
-from dflash_bench.metrics.shelf import Shelf
+from dflash_bench.metrics.shelf import Shelf, give_back
 from dflash_bench.metrics.steps import Steps
 from dflash_bench.metrics.strata import StrataMeter, Stratum, timed
 from dflash_bench.metrics.waits import WaitMeter
@@ -89,6 +89,8 @@ def measure_process(
         findings.append(_no_steps(outline, reading, rank))
     kinds = StrataMeter(outline, reading) if len(steps) else None
     del outline
+    if shelf is not None:
+        give_back()
     num_launches = 0
     for window in host.windows(steps.domain, window_rows):
         range_meter.see(window.ranges)

@@ -6,20 +6,23 @@ looked at. Parts also travel between processes: those on a shelf as a place in i
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 Array = npt.NDArray[Any]
 
-SMALL_BYTES = 1 << 16
-"""Up to here an array stays in memory: a place in a file costs about as much."""
-FLUSH_BYTES = 1 << 17
+SMALL_BYTES = 1 << 14
+"""Up to here an array stays in memory: a place in a file costs a part of that."""
+FLUSH_BYTES = 1 << 16
 """Parts are gathered in memory up to this size before they go to the shelf."""
 CHUNK = 1 << 18
 _FITS = 1 << 31
@@ -150,6 +153,13 @@ def let_go(array: Array) -> None:
         base = base.obj
     if isinstance(base, mmap.mmap):
         base.madvise(mmap.MADV_DONTNEED)
+
+
+def give_back() -> None:
+    """Return freed memory to the system, as far as the C library knows how: what comes next may need less of it."""
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Growing:

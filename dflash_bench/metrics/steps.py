@@ -8,7 +8,7 @@ import numpy as np
 
 from dflash_bench.metrics.events import ProcessEvents, Ranges, Reading
 from dflash_bench.metrics.intervals import NONE, Intervals, distinct, intervals, used_codes
-from dflash_bench.metrics.shelf import Shelf, let_go, stored
+from dflash_bench.metrics.shelf import Growing, Shelf, let_go, stored
 from dflash_bench.model import BoolArray, Finding, IntArray
 
 
@@ -64,6 +64,34 @@ class Steps:
         total = np.zeros(len(self), np.int64)
         np.add.at(total, step[step != NONE], weights[step != NONE])
         return total
+
+
+class PerStep:
+    """One number for each step, summed up as time goes on: steps that are over go to the shelf, if there is one."""
+
+    def __init__(self, num_steps: int, shelf: Shelf | None) -> None:
+        self.num_steps, self.over = num_steps, Growing(shelf, np.int64)
+        self.first, self.last_sum = 0, np.zeros(1, np.int64)
+        self.every: IntArray | None = None
+
+    def add(self, step: IntArray, values: IntArray | None = None) -> None:
+        """Add values, or 1 each, to these steps, which ascend and go on where they ended the last time."""
+        if not len(step):
+            return
+        sums = np.zeros(int(step[-1]) + 1 - self.first, np.int64)
+        sums[0] = self.last_sum[0]
+        np.add.at(sums, step - self.first, 1 if values is None else values)
+        self.over.add(sums[:-1])
+        self.first, self.last_sum = int(step[-1]), sums[-1:].copy()
+
+    def array(self) -> IntArray:
+        """The sums, int64 [steps]; from then on nothing can be added."""
+        if self.every is None:
+            if self.num_steps:
+                self.over.add(self.last_sum)
+                self.over.add(np.zeros(self.num_steps - self.first - 1, np.int64))
+            self.every = self.over.array()
+        return self.every
 
 
 def _inside(step: IntArray) -> IntArray:

@@ -8,7 +8,7 @@ calls that began before and are still open, so that every question about an inst
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,11 +26,12 @@ from dflash_bench.metrics.events import (
     Vocabulary,
     calls_in_order,
     ints,
+    order_of,
     ranges_in_order,
 )
 from dflash_bench.metrics.intervals import slim
 from dflash_bench.metrics.names import short_names
-from dflash_bench.metrics.shelf import Growing, Shelf, let_go
+from dflash_bench.metrics.shelf import Growing, Shelf, let_go, stored
 from dflash_bench.metrics.steps import Steps, ThreadRanges, steps_among, thread_ranges
 from dflash_bench.model import BoolArray, Finding, IntArray, ProcessInfo
 from dflash_bench.profile import EventFile, Events, Profile, Span
@@ -187,17 +188,23 @@ class HostEvents:
                 column.add(values)
             if reading.composition is not None:
                 whole_names.append(self._step_names(table, found, closed))
-        thread, domain, name, start, end = (column.array() for column in columns)
+        roles = self._in_order([column.array() for column in columns], shelf)
         del columns
-        found = Ranges(
-            slim(thread), Names(slim(domain), self._domains.values), Names(name, self._range_names), start, end
-        )
-        roles = ranges_in_order(found)
         steps, findings = steps_among(roles, self.process.rank, reading)
         steps = steps.kept(shelf)
         _let_go(roles)
         named = ranges_in_order(Ranges.joined(whole_names))
         return Outline(self._range_names, self._domains.values, counts, num_open, roles, steps, findings, named)
+
+    def _in_order(self, columns: Sequence[IntArray], shelf: Shelf | None) -> Ranges:
+        """Ranges of these columns, from thread to end; on the shelf, if there is one and they are many."""
+        *_, start, end = columns
+        if (order := order_of(start, lambda: -end)) is not None:
+            columns = [stored(column[order], shelf).mapped() for column in columns]
+        thread, domain, name, start, end = columns
+        return Ranges(
+            slim(thread), Names(slim(domain), self._domains.values), Names(name, self._range_names), start, end
+        )
 
     def _step_names(self, table: pa.Table, found: Ranges, closed: BoolArray) -> Ranges:
         """The closed ranges that match the step's name, under their names as the engine wrote them."""
