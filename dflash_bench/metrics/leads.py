@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from dflash_bench.metrics.ahead import Ahead
 from dflash_bench.metrics.collect import Collector
 from dflash_bench.metrics.gpu import GpuFile
 from dflash_bench.metrics.intervals import NONE
@@ -46,16 +47,13 @@ class LeadMeter:
         self.replays = replays_of(gpu.without_id())
         self.work = gpu.by_id()
         is_one_for_each = self.replays.num > 0 and self.replays.num == _num_waiting(host, gpu, window_rows)
-        self.joiner = Joiner(self._work_until, self.replays.work if is_one_for_each else NO_WORK)
+        self.joiner = Joiner(_work_until(self.work), self.replays.work if is_one_for_each else NO_WORK)
         self.stalls = StallMeter(collector)
         self.launched_in = np.zeros(len(steps), bool)
         self.lost = PerStep(len(steps), collector.shelf)
         self.first, self.first_graph = (_FirstOfStep(len(steps), collector.shelf) for _ in range(2))
         self.num_seen = self.num_seen_with_work = self.num_graphs = self.num_graphs_with_work = self.num_leads = 0
         self.length, self.is_ahead = Growing(collector.shelf, np.int64), Growing(collector.shelf, np.bool_)
-
-    def _work_until(self, highest: int) -> Work:
-        return pieces(self.work.until(highest + 1))
 
     def see(self, window: Window, step: IntArray) -> None:
         """Take in the calls of a window; ``step`` int64 [calls] is the step of each, or NONE."""
@@ -233,10 +231,14 @@ class _FirstOfStep:
         self.lead.add(steps, launches.lead[first])
 
 
+def _work_until(work: Ahead[Work]) -> Callable[[int], Work]:
+    """What a joiner asks for work. Not a method: a meter in a cycle would be held until the next collection."""
+    return lambda highest: pieces(work.until(highest + 1))
+
+
 def _num_waiting(host: HostEvents, gpu: GpuFile, window_rows: int) -> int:
     """How many graph launches join no work by their id."""
-    work = gpu.by_id()
-    joiner = Joiner(lambda highest: pieces(work.until(highest + 1)))
+    joiner = Joiner(_work_until(gpu.by_id()))
     for calls, coming in host.calls_alone(window_rows):
         joiner.feed(calls, coming)
     return joiner.num_waiting

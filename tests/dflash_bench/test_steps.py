@@ -12,7 +12,8 @@ from dflash_bench.errors import UsageError
 from dflash_bench.metrics.events import Names, Ranges, Reading, ranges_in_order
 from dflash_bench.metrics.intervals import NONE, intervals
 from dflash_bench.metrics.rank import _steps_touched
-from dflash_bench.metrics.steps import Paths, find_steps, steps_among, thread_ranges
+from dflash_bench.metrics.shelf import FLUSH_BYTES, Shelf
+from dflash_bench.metrics.steps import Paths, PerStep, find_steps, steps_among, thread_ranges
 
 
 def steps_of(*ranges, step="decode_step"):
@@ -156,3 +157,32 @@ def test_instants_in_order_find_the_same_steps_as_one_by_one(spans, instants):
     looked_up = intervals(steps.start, steps.end)
     assert steps.of(t).tolist() == np.append(looked_up.source, NONE)[looked_up.holding(t)].tolist()
     assert steps.of_ascending(t).tolist() == steps.of(t).tolist()
+
+
+# ── sums of each step ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-(10**12), 10**12)), max_size=40), st.integers(1, 7))
+def test_sums_of_steps_that_end_one_by_one_are_those_of_all_at_once(found, num_at_a_time):
+    """However the values come in parts; a step may get some in several, and some steps get none."""
+    step, value = ints(k for k, _ in sorted(found)), ints(v for _, v in sorted(found))
+    sums, counts = PerStep(10, None), PerStep(10, None)
+    for at in range(0, len(step), num_at_a_time):
+        sums.add(step[at : at + num_at_a_time], value[at : at + num_at_a_time])
+        counts.add(step[at : at + num_at_a_time])
+    assert sums.array().tolist() == [sum(v for k, v in found if k == own) for own in range(10)]
+    assert counts.array().tolist() == [sum(k == own for k, _ in found) for own in range(10)]
+
+
+def test_no_steps_have_no_sums():
+    assert PerStep(0, None).array().tolist() == []
+
+
+def test_steps_that_are_over_lie_on_the_shelf(tmp_path):
+    """What is held in memory is a bounded part of the numbers, and reading them back gives all of them."""
+    sums = PerStep(100_000, Shelf(tmp_path / "shelf"))
+    for first in range(0, 100_000, 1000):
+        sums.add(np.arange(first, first + 1000), np.arange(first, first + 1000))
+        assert sums.over.near_bytes <= FLUSH_BYTES
+    assert (sums.array() == np.arange(100_000)).all()
+    assert not sums.array().flags.writeable
