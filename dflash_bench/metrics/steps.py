@@ -78,9 +78,10 @@ class PerStep:
         """Add values, or 1 each, to these steps, which ascend and go on where they ended the last time."""
         if not len(step):
             return
-        sums = np.zeros(int(step[-1]) + 1 - self.first, np.int64)
-        sums[0] = self.last_sum[0]
-        np.add.at(sums, step - self.first, 1 if values is None else values)
+        sums = np.bincount(step - self.first) if values is None else np.zeros(step[-1] + 1 - self.first, np.int64)
+        if values is not None:
+            np.add.at(sums, step - self.first, values)
+        sums[0] += self.last_sum[0]
         self.over.add(sums[:-1])
         self.first, self.last_sum = int(step[-1]), sums[-1:].copy()
 
