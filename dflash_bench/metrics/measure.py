@@ -53,8 +53,8 @@ _RULES: dict[Pool, Callable[[list[float]], float]] = {
 def measure(profile: Profile, reading: Reading | None = None, effort: Effort | None = None) -> RunMetrics:
     """Measure a run. Raises UsageError when the reading's step pattern is no regular expression.
 
-    Memory does not grow with the number of rows, but for a few numbers a step: samples of large profiles lie in a
-    temporary file while they are not looked at, 8 bytes each, and 16 where the step is kept with them.
+    Memory hardly grows with the number of rows: the samples and steps of large profiles lie in temporary files while
+    they are not looked at, 8 bytes a sample, and 16 where the step is kept with it.
     """
     reading, effort = reading or Reading(), effort or Effort()
     reading.step_pattern()

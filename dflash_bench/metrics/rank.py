@@ -75,7 +75,7 @@ def measure_process(
     allocation range means no allocation. ``shelf``: where samples go while they gather; without it they stay in memory.
 
     Besides the samples it holds a few windows of ``window_rows`` ranges and calls, the row groups that overlap with
-    them, and a few numbers for each step, agreement, open range and stream.
+    them, a few numbers for each open range and stream, and, without a shelf, for each step and agreement.
     """
     host, gpu, collector = HostEvents(profile, process, reading), GpuFile(profile, process), Collector(shelf)
     outline = host.outline(shelf)
