@@ -109,7 +109,9 @@ def resolve_all(sources: Sequence[str], options: IngestOptions, progress: Progre
 def _is_capture(source: str, options: IngestOptions) -> bool:
     is_name = "/" not in source and is_profile(options.profiles / source)
     path = Path(source)
-    return not is_name and path.exists() and not is_profile(path) and not profiles_in(path)
+    # profiles are opened, and what is wrong with them is told, once: by `resolve`
+    holds_profiles = any(is_profile(run.parent) for run in path.glob("*/run.json"))
+    return not is_name and path.exists() and not is_profile(path) and not holds_profiles
 
 
 def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
