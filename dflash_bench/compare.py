@@ -65,7 +65,7 @@ def _ratio(old: float | None, new: float | None) -> float | None:
 def compare_arms(base: Sequence[RunMetrics], candidate: Sequence[RunMetrics]) -> tuple[Comparison, Judgements | None]:
     """The runs of two arms, at least one each: their first runs side by side, figures of all of them, and verdicts.
 
-    Where a metric was judged, its figures are means over the runs, and difference and interval those of the verdict;
+    Where a metric was judged, its figures are medians over the runs, and difference and interval those of the verdict;
     with several runs, all else has no interval. No verdicts (None) where the runs differ in something that forbids
     them, and the findings say in what.
     """

@@ -54,7 +54,8 @@ def measure(profile: Profile, reading: Reading | None = None, effort: Effort | N
     """Measure a run. Raises UsageError when the reading's step pattern is no regular expression.
 
     Memory hardly grows with the number of rows: the samples and steps of large profiles lie in temporary files while
-    they are not looked at, 8 bytes a sample, and 16 where the step is kept with it.
+    they are not looked at, 8 bytes a sample, and 16 where the step is kept with it. Large runs of several ranks are
+    measured by several spawned processes: a script that calls this needs ``if __name__ == "__main__"``, or `Effort(1)`.
     """
     reading, effort = reading or Reading(), effort or Effort()
     reading.step_pattern()

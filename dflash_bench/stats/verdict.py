@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from dflash_bench.metrics.registry import position
 from dflash_bench.metrics.summary import figure
@@ -97,7 +98,7 @@ def _opened(
     if not old or not new:
         return None
     first, kind = sides[0][0], inexact(kind, sides[0][0].unit)
-    figures = (_mean([r.figure for r in old]), _mean([r.figure for r in new]))
+    figures = (median(r.figure for r in old), median(r.figure for r in new))
     unit_scale = scale(kind, *figures, _step_period(base, rank))
     drift, source = rules.drift_of(name, rank, kind, unit_scale)
     tolerance = rules.tolerance(name, kind, first.unit).of(unit_scale)
@@ -152,12 +153,8 @@ def _step_period(base: Side, rank: int | None) -> float | None:
         found = [figure(m) for run in base if (m := run.get(("step.period", wanted))) is not None]
         known = [value for value in found if value is not None]
         if known:
-            return _mean(known)
+            return median(known)
     return None
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _decided(opened: _Open, q: float, needed: float, rate: float) -> Judgement:

@@ -82,6 +82,15 @@ def test_the_run_ahead_fraction_of_the_published_change_is_improved():
 # ── repeats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_one_odd_run_moves_neither_the_figure_nor_the_difference():
+    """A mean beside a median of differences told of 8 → 219 µs and of a difference of 1 µs in one line."""
+    base = [run([samples("sync.total_per_step", centre)]) for centre in (7.8e3, 7.9e3, 8.2e3)]
+    candidate = [run([samples("sync.total_per_step", centre)]) for centre in (7.9e3, 640.8e3, 8.4e3)]
+    (found,) = judge(base, candidate).each
+    assert (found.base, found.candidate) == (7.9e3, 8.4e3)
+    assert found.shift == pytest.approx(0.5e3, abs=0.2e3)
+
+
 def test_five_quiet_repeats_settle_what_a_pair_could_not():
     rng = np.random.default_rng(0)
     truth = Truth("step.period", STEP_NS, drift=0.003 * STEP_NS, jitter=0.02 * STEP_NS)
