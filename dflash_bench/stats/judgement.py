@@ -21,8 +21,8 @@ class Verdict(StrEnum):
 class Judgement:
     """The verdict on one metric and rank. Figures and differences are in the metric's unit.
 
-    ``base`` and ``candidate`` are the medians of the runs' figures, ``shift`` is candidate − base: with several runs the
-    Hodges-Lehmann shift, so not quite the difference of the two. ``tolerance`` is what counts as no change.
+    ``base`` and ``candidate`` are the medians of the runs' figures, ``shift`` is candidate − base: with several runs
+    the Hodges-Lehmann shift, so not quite the difference of the two. ``tolerance`` is what counts as no change.
     ``is_on_drift``: the runs were too few to measure how far runs stray, and a stated or learned drift stands for it.
     ``q`` is the p-value adjusted for all comparisons. ``detectable`` is the smallest difference that these repeats get
     a verdict on, 9 times in 10; ``further`` how many more runs of each side would decide. Both, and the p-values, are
