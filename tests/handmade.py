@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_bench.metrics.events import ApiCalls, GpuRows, Names, ProcessEvents, Ranges, Reading
+from dflash_bench.metrics.columns import Names
+from dflash_bench.metrics.events import ApiCalls, GpuRows, ProcessEvents, Ranges, Reading
 from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.steps import find_steps, thread_ranges
 from dflash_bench.metrics.windows import Outline, Window

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dflash_bench.layout import SCHEMAS, Events, part_path
 from dflash_bench.model import CaptureInfo, ProcessInfo, RankSource, Recorder, RunInfo
-from dflash_bench.profile import SCHEMAS, Events, part_path, write_run
+from dflash_bench.profile import write_run
 
 RANGES_PER_STEP, CALLS_PER_STEP, GPU_PER_STEP = 4, 3, 2
 US = 1_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dflash_bench.profile import RUN_FILE
+from dflash_bench.layout import RUN_FILE
 
 
 def contents(profile: Path) -> dict[str, bytes]:

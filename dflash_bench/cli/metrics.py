@@ -43,7 +43,7 @@ def metrics(
     from dflash_bench.metrics.measure import measure
     from dflash_bench.report.as_json import metrics_json
     from dflash_bench.report.console import show
-    from dflash_bench.report.sheets import run_report
+    from dflash_bench.report.run import run_report
 
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     reading = chosen_reading(preset, step_range, agreement_range)

@@ -21,8 +21,9 @@ from dflash_bench.ingest.tasks import TaskResult, plan
 from dflash_bench.ingest.workers import Progress as Progress
 from dflash_bench.ingest.workers import RunTasks, run_tasks
 from dflash_bench.ingest.writers import unranked_path
+from dflash_bench.layout import Events, part_path
 from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RunInfo, Value
-from dflash_bench.profile import Events, Profile, is_profile, open_profile, part_path, write_run
+from dflash_bench.profile import Profile, is_profile, open_profile, write_run
 
 log = logging.getLogger(__name__)
 

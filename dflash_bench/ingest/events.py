@@ -28,7 +28,7 @@ from dflash_bench.ingest.rows import (
 )
 from dflash_bench.ingest.source import Section
 from dflash_bench.ingest.tables import ABSENT
-from dflash_bench.profile import Events
+from dflash_bench.layout import Events
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.export import Export

@@ -24,8 +24,8 @@ from dflash_bench.ingest.rows import (
     values_of,
 )
 from dflash_bench.ingest.tables import ABSENT, is_null
+from dflash_bench.layout import Events
 from dflash_bench.model import BoolArray, IntArray
-from dflash_bench.profile import Events
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.export import Export

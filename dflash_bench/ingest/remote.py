@@ -33,7 +33,8 @@ from dflash_bench.ingest.reports import CAPTURE_SUFFIXES
 from dflash_bench.ingest.sources import expand, profiles_in
 from dflash_bench.ingest.steps import UNPROFILED_FOLDER as UNPROFILED
 from dflash_bench.ingest.torch_trace import ENGINE_SUFFIXES
-from dflash_bench.profile import RUN_FILE, is_profile
+from dflash_bench.layout import RUN_FILE
+from dflash_bench.profile import is_profile
 from dflash_bench.storage import (
     Listing,
     Transferred,

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dflash_bench.ingest.tables import ABSENT
+from dflash_bench.layout import Events
 from dflash_bench.model import BoolArray, IntArray
-from dflash_bench.profile import Events
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.export import Export

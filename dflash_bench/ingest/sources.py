@@ -7,7 +7,6 @@ already is not read again.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
@@ -17,11 +16,12 @@ from dflash_bench.errors import BenchError, DataError, UsageError
 from dflash_bench.ingest.build import Progress, RunOptions, build_profile
 from dflash_bench.ingest.export import Export, fingerprint, is_folder_export, open_export
 from dflash_bench.ingest.folder_tables import FOLDER_ENDINGS
+from dflash_bench.ingest.grouping import into_runs, run_names
 from dflash_bench.ingest.partial import partial_folder
-from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern, rank_in_name
-from dflash_bench.ingest.reports import CAPTURE_SUFFIXES, export_stem, is_superseded, to_export
+from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern
+from dflash_bench.ingest.reports import CAPTURE_SUFFIXES, is_superseded, to_export
 from dflash_bench.ingest.source import Source
-from dflash_bench.ingest.torch_trace import ENGINE_SUFFIXES, looks_like_trace, open_trace, trace_stem
+from dflash_bench.ingest.torch_trace import ENGINE_SUFFIXES, looks_like_trace, open_trace
 from dflash_bench.ingest.workers import RunTasks
 from dflash_bench.model import Value
 from dflash_bench.profile import Profile, is_profile, open_profile
@@ -116,7 +116,7 @@ def _is_capture(source: str, options: IngestOptions) -> bool:
 
 def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
     """Make profiles of captures, one for each run among them. Raises as `resolve` and `build_profile` do."""
-    compile_pattern(options.rank_pattern)
+    pattern = compile_pattern(options.rank_pattern)
     files = expand(paths, options.profiles)
     prints = {path: _fingerprint(path) for path in files}
     if options.run is None and not options.is_replace and (found := _already(prints.values(), options)):
@@ -130,8 +130,9 @@ def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | N
             own.mkdir()
             source = open_capture(path, own, options.nsys)
             exports.append(replace(source, fingerprint=prints[path]) if isinstance(source, Export) else source)
-        groups = _runs(exports, options)
-        names = _run_names(groups, options)
+        # a name for all makes them one run
+        groups = [exports] if options.run is not None else into_runs(exports, pattern)
+        names = [options.run] if options.run is not None else run_names(groups, pattern)
         return tuple(_build(group, run, options, progress) for group, run in zip(groups, names, strict=True))
 
 
@@ -219,32 +220,6 @@ def _already(prints: Iterable[str], options: IngestOptions) -> tuple[Profile, ..
     return tuple(reversed(found)) if not wanted else ()
 
 
-def _runs(exports: Sequence[Source], options: IngestOptions) -> list[list[Source]]:
-    """Sort exports into runs: one arm, each rank once."""
-    if options.run is not None or len(exports) == 1:
-        return [list(exports)]
-    pattern = compile_pattern(options.rank_pattern)
-    marks = {export.path: export.rank_marks() for export in exports}
-    by_arm: dict[tuple[Path, str], list[Source]] = {}
-    for export in exports:
-        arms = sorted({mark.arm or "" for mark in marks[export.path]})
-        by_arm.setdefault((export.path.parent, arms[0] if arms else f"\0{_stem(export.path, pattern)}"), []).append(
-            export
-        )
-    groups = []
-    for group in by_arm.values():
-        ranks = [mark.rank for export in group for mark in marks[export.path]]
-        if len(ranks) == len(set(ranks)):
-            groups.append(group)
-            continue
-        # repeats of one arm in one folder: their file names tell them apart
-        by_stem: dict[str, list[Source]] = {}
-        for export in group:
-            by_stem.setdefault(_stem(export.path, pattern), []).append(export)
-        groups += list(by_stem.values())
-    return groups
-
-
 def _build(group: Sequence[Source], run: str, options: IngestOptions, progress: Progress | None) -> Profile:
     details = RunOptions(
         run=run,
@@ -265,38 +240,6 @@ def _build(group: Sequence[Source], run: str, options: IngestOptions, progress: 
         if not options.is_implicit:
             raise
         return build_profile(group, replace(details, run=f"{run[:180]}-{group[0].fingerprint[:8]}"), progress)
-
-
-def _stem(path: Path, pattern: re.Pattern[str]) -> str:
-    """The file's name without suffix and rank."""
-    if looks_like_trace(path):
-        return trace_stem(path)
-    stem = export_stem(path)
-    return pattern.sub("", stem).strip("-_. ") if rank_in_name(stem, pattern) is not None else stem
-
-
-def _run_names(groups: Sequence[Sequence[Source]], options: IngestOptions) -> list[str]:
-    """A name for each run; runs whose files are called the same take their folder's name in front."""
-    if options.run is not None:
-        return [options.run] * len(groups)
-    pattern = compile_pattern(options.rank_pattern)
-    names = [_run_name(group, pattern) for group in groups]
-    folders = [_as_name(group[0].path.resolve().parent.name) for group in groups]
-    return [
-        f"{folder}-{name}"[:200] if names.count(name) > 1 else name for name, folder in zip(names, folders, strict=True)
-    ]
-
-
-def _run_name(group: Sequence[Source], pattern: re.Pattern[str]) -> str:
-    stems = list(dict.fromkeys(_stem(export.path, pattern) for export in group))
-    name = stems[0] if len(stems) == 1 or not stems[0] else f"{stems[0]}-and-{len(stems) - 1}-more"
-    return _as_name(name or group[0].path.resolve().parent.name) or "run"
-
-
-def _as_name(text: str) -> str:
-    # 200 bytes at most, whatever the alphabet: longer names are no folders on some file systems
-    name = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
-    return name.encode()[:200].decode("utf-8", "ignore")
 
 
 def newest_pair(folder: Path) -> tuple[Profile, Profile]:

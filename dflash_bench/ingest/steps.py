@@ -14,8 +14,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from dflash_bench.errors import DataError, SchemaError
+from dflash_bench.layout import STEPS, StepTable, steps_path
 from dflash_bench.model import RankSource, RunInfo
-from dflash_bench.profile import STEPS, StepTable, steps_path
 
 ALL_RANKS = "all_ranks"
 UNPROFILED_FOLDER = "unprofiled"

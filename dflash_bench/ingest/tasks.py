@@ -17,7 +17,7 @@ from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import Batch, Skipped, values_of
 from dflash_bench.ingest.source import Section, Source
 from dflash_bench.ingest.writers import Writers
-from dflash_bench.profile import Events
+from dflash_bench.layout import Events
 
 MAX_FILES = 900
 """Files that a task writes at most, one per table and process: a program may have 1,024 open where nobody says more."""

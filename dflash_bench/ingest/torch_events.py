@@ -13,7 +13,7 @@ import pyarrow as pa
 from dflash_bench.ingest.events import API_VERSION_SUFFIX
 from dflash_bench.ingest.rows import UNNAMED, Batch
 from dflash_bench.ingest.tables import BATCH_ROWS
-from dflash_bench.profile import NAME, SCHEMAS, Events
+from dflash_bench.layout import NAME, SCHEMAS, Events
 
 _VM = 1 << 24
 """The machine's part of a process id, as in nsys files."""

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dflash_bench.ingest.rows import Batch, ints
+from dflash_bench.layout import NAME, SCHEMAS, Events
 from dflash_bench.model import IntArray
-from dflash_bench.profile import NAME, SCHEMAS, Events
 
 ROW_GROUP_ROWS = 1 << 17
 """Rows of a row group: what a reader holds at least, and 9 MB in memory at most."""

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dflash_bench.metrics.events import ints
+from dflash_bench.layout import StepTable
+from dflash_bench.metrics.columns import ints
 from dflash_bench.metrics.rank import metric
 from dflash_bench.model import IntArray, Metric, RunInfo, Table, Value
-from dflash_bench.profile import Profile, StepTable
+from dflash_bench.profile import Profile
 
 BUCKET = 16
 """Running requests that share a figure; the public reports quote 32-47."""

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from dflash_bench.layout import Events
 from dflash_bench.metrics.ahead import Ahead, spans
-from dflash_bench.metrics.events import GPU_COLUMNS, GpuRows, gpu_rows, ints
+from dflash_bench.metrics.columns import ints
+from dflash_bench.metrics.events import GPU_COLUMNS, GpuRows, gpu_rows
 from dflash_bench.metrics.work import Work
 from dflash_bench.model import ProcessInfo
-from dflash_bench.profile import Events, Profile, Span
+from dflash_bench.profile import Profile, Span
 
 _WORK_COLUMNS = ("device", "stream", "correlation_id", "start_ns", "end_ns")
 

@@ -13,7 +13,8 @@ from itertools import pairwise
 import numpy as np
 
 from dflash_bench.metrics.ahead import within
-from dflash_bench.metrics.events import ApiCalls, GpuRows, Names
+from dflash_bench.metrics.columns import Names
+from dflash_bench.metrics.events import ApiCalls, GpuRows
 from dflash_bench.metrics.intervals import Index, taken
 from dflash_bench.metrics.work import NO_WORK, Work, by_code, changes, lanes, pieces, replays_of
 from dflash_bench.model import BoolArray, IntArray

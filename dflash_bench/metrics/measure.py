@@ -10,7 +10,8 @@ from statistics import fmean
 
 import numpy as np
 
-from dflash_bench.metrics.agreement import Arrivals, Meeting, lateness_rows, meet
+from dflash_bench.metrics.agreement import Meeting, lateness_rows, meet
+from dflash_bench.metrics.arrivals import Arrivals
 from dflash_bench.metrics.blame import merged
 from dflash_bench.metrics.collect import Sampled, assembled, in_a_row
 from dflash_bench.metrics.counters import TRACING_COLUMNS, TRACING_COST, step_metrics, tracing_cost

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dflash_bench.metrics.agreement import ArrivalMeter, ArrivalParts
+from dflash_bench.layout import Events
+from dflash_bench.metrics.arrivals import ArrivalMeter, ArrivalParts
 from dflash_bench.metrics.blame import Blame
 from dflash_bench.metrics.collect import Collector, Sampled
-from dflash_bench.metrics.events import Ranges, Reading, ints
+from dflash_bench.metrics.columns import ints
+from dflash_bench.metrics.events import Ranges, Reading
 from dflash_bench.metrics.gpu import GpuFile
 from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.launches import is_launch
@@ -23,7 +25,7 @@ from dflash_bench.metrics.waits import WaitMeter
 from dflash_bench.metrics.windows import WINDOW_ROWS, HostEvents, Outline
 from dflash_bench.metrics.work import by_code, changes
 from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Metric, ProcessInfo
-from dflash_bench.profile import Events, Profile
+from dflash_bench.profile import Profile
 
 MAX_RANGE_NAMES = 500
 """Engines that write counts into range names make a name per step: more names than this are noise, not metrics."""

@@ -14,18 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from dflash_bench.layout import Events
 from dflash_bench.metrics.ahead import Ahead, cuts, spans
+from dflash_bench.metrics.columns import OPEN, Names, Vocabulary, ints
 from dflash_bench.metrics.events import (
     CALL_COLUMNS,
-    OPEN,
     RANGE_COLUMNS,
     ApiCalls,
-    Names,
     Ranges,
     Reading,
-    Vocabulary,
     calls_in_order,
-    ints,
     order_of,
     ranges_in_order,
 )
@@ -34,7 +32,7 @@ from dflash_bench.metrics.names import short_names
 from dflash_bench.metrics.shelf import Growing, Shelf, let_go, stored
 from dflash_bench.metrics.steps import Steps, ThreadRanges, steps_among, thread_ranges
 from dflash_bench.model import BoolArray, Finding, IntArray, ProcessInfo
-from dflash_bench.profile import EventFile, Events, Profile, Span
+from dflash_bench.profile import EventFile, Profile, Span
 
 WINDOW_ROWS = 1 << 16
 """Ranges and calls of a window: 40 bytes each, and several times that while figures are made of them."""

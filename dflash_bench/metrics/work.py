@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_bench.metrics.events import GpuRows, stacked
+from dflash_bench.metrics.columns import stacked
+from dflash_bench.metrics.events import GpuRows
 from dflash_bench.metrics.intervals import NONE, Index, taken, used_codes
 from dflash_bench.model import BoolArray, IntArray
 

@@ -13,7 +13,6 @@ from dflash_bench.report.changes import KEY_METRICS, key_changes, pooled_changes
 from dflash_bench.report.sheets import (
     KINDS_TITLE,
     MAX_RANKS_SHOWN,
-    TRACING_COLUMNS,
     Report,
     Sheet,
     by_section,
@@ -22,9 +21,9 @@ from dflash_bench.report.sheets import (
     identity,
     left_out,
     main_ranges,
-    tracing_rows,
     warning_lines,
 )
+from dflash_bench.report.table_sheets import TRACING_COLUMNS, tracing_rows
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
 from dflash_bench.report.verdicts import verdict_lines, verdict_sheet
 from dflash_bench.stats.composition import composition

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_bench.metrics.events import GpuRows, Names, ProcessEvents
+from dflash_bench.layout import Events
+from dflash_bench.metrics.columns import Names
+from dflash_bench.metrics.events import GpuRows, ProcessEvents
 from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.launches import Launches, join
 from dflash_bench.metrics.work import Work, pieces, replays_of
 from dflash_bench.model import BoolArray, IntArray
-from dflash_bench.profile import Events, Profile
+from dflash_bench.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)

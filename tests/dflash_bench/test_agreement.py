@@ -8,7 +8,8 @@ from handmade import Range, events, whole
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_bench.metrics.agreement import ArrivalMeter, lateness_rows, meet
+from dflash_bench.metrics.agreement import lateness_rows, meet
+from dflash_bench.metrics.arrivals import ArrivalMeter
 from dflash_bench.metrics.events import Reading
 
 

@@ -15,7 +15,7 @@ ROOT = Path(dflash_bench.__file__).parent
 STAGES = ("capture", "ingest", "metrics", "stats", "baseline", "compare", "report", "gate", "doctor", "cli")
 """Top-level packages and modules in the order of the data; none imports a later one."""
 
-SHARED = {"__init__", "errors", "model", "profile", "findings", "environment", "samples", "storage", "url"}
+SHARED = {"__init__", "errors", "model", "layout", "profile", "findings", "environment", "samples", "storage", "url"}
 """What every stage may import, and what imports no stage."""
 
 HEAVY = ("torch", "pandas", "scipy", "pyarrow", "plotly", "matplotlib", "jinja2", "adbc_driver_sqlite")
@@ -66,6 +66,12 @@ def test_every_module_belongs_somewhere():
     """A new top-level module is put into the order above before it is imported by half of the house."""
     found = {p.relative_to(ROOT).parts[0].removesuffix(".py") for p in modules()}
     assert found - {*STAGES, *SHARED, "__main__"} == set(), "put it into STAGES or SHARED of this test"
+
+
+def test_no_module_has_more_than_one_noun_in_it():
+    """Past 300 lines a file holds two, and is parted."""
+    lengths = {where(path): len(path.read_text(encoding="utf-8").splitlines()) for path in modules()}
+    assert {name: n for name, n in lengths.items() if n > 300} == {}
 
 
 @pytest.mark.parametrize("path", modules(), ids=where)

@@ -21,7 +21,8 @@ from dflash_bench.capture.supervise import Limits, Outcome, Rung
 from dflash_bench.cli import ladder
 from dflash_bench.cli.ladder import Names, Planned, Settings, make_all, planned
 from dflash_bench.errors import CaptureError, UsageError
-from dflash_bench.profile import STEPS, open_profile
+from dflash_bench.layout import STEPS
+from dflash_bench.profile import open_profile
 
 LAUNCH = Launch("legacy", "smoke", 1, 3, 7, Path(), RecorderChoice(None, "asked for"), options=LoopOptions())
 STEP_LINES = f"{','.join(STEPS.names)}\n" + "".join(f"{k},{k},1000,36,0,0,0,0,,,,0\n" for k in range(3))

@@ -17,12 +17,14 @@ from dflash_bench.compare import compare
 from dflash_bench.errors import DataError, SchemaError
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.ingest.steps import read_steps
+from dflash_bench.layout import STEPS, StepTable
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.summary import figure
-from dflash_bench.profile import STEPS, Profile, StepTable, open_profile
+from dflash_bench.profile import Profile, open_profile
 from dflash_bench.report.arms import Arms
 from dflash_bench.report.comparison import comparison_report
-from dflash_bench.report.sheets import Report, run_report
+from dflash_bench.report.run import run_report
+from dflash_bench.report.sheets import Report
 
 REST = dict.fromkeys(("committed_tokens", "processed", "allocated_tokens", "free_tokens", "retracted"), 0)
 

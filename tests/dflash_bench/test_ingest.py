@@ -155,6 +155,15 @@ def test_runs_whose_files_are_called_the_same_are_told_apart_by_their_folders(ru
     assert names(profiles) == ["monday-report1", "tuesday-report1"]
 
 
+def test_runs_whose_folders_are_called_the_same_too_are_numbered(run, profiles, tmp_path):
+    """Two hosts' folders of one layout: the second run must not be refused because the first took its name."""
+    for host, end in (("a", 10), ("b", 20)):
+        (tmp_path / host / "captures").mkdir(parents=True)
+        write(tmp_path / host / "captures/report1.sqlite", [Range("decode_step", 0, end)])
+    run("ingest", tmp_path / "a", tmp_path / "b")
+    assert names(profiles) == ["captures-report1", "captures-report1-2"]
+
+
 def test_captures_that_profiles_keep_are_not_found_in_a_folder_around_them(run, profiles, tmp_path):
     """``dflash-bench ingest .`` beside ``profiles/``: what is ingested already is no new capture."""
     raw = tmp_path / "raw"

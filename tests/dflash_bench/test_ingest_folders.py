@@ -21,8 +21,9 @@ from dflash_bench.ingest import folder_tables
 from dflash_bench.ingest.export import open_export
 from dflash_bench.ingest.scrub import scrub
 from dflash_bench.ingest.sources import IngestOptions, expand, ingest
+from dflash_bench.layout import Events
 from dflash_bench.model import RunInfo
-from dflash_bench.profile import Events, Profile
+from dflash_bench.profile import Profile
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 SPECS = (

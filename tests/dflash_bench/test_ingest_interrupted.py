@@ -15,7 +15,8 @@ from generator import Spec, write_export
 
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.profile import Events, open_profile
+from dflash_bench.layout import Events
+from dflash_bench.profile import open_profile
 
 ROWS = 30_000
 

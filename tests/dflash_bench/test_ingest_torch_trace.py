@@ -17,9 +17,9 @@ from dflash_bench.ingest.events import Batch, Skipped
 from dflash_bench.ingest.export import open_export
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.ingest.torch_trace import TorchTrace, looks_like_trace, open_trace, trace_stem
+from dflash_bench.layout import SCHEMAS, Events
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import RankSource, Recorder
-from dflash_bench.profile import SCHEMAS, Events
 
 
 def tables(batches: list[Batch]) -> dict[Events, pa.Table]:

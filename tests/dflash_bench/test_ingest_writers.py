@@ -12,7 +12,7 @@ import pytest
 from dflash_bench.ingest import writers
 from dflash_bench.ingest.rows import ABSENT, Batch, ints, labels, nullable
 from dflash_bench.ingest.writers import Writers, unranked_path
-from dflash_bench.profile import Events
+from dflash_bench.layout import Events
 
 
 def batch(first: int, rows: int, processes: int) -> Batch:

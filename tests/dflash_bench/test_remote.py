@@ -18,7 +18,7 @@ from dflash_bench.errors import DataError, UsageError
 from dflash_bench.ingest import remote
 from dflash_bench.ingest.remote import CLAIM, mirrored, publish
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.profile import RUN_FILE
+from dflash_bench.layout import RUN_FILE
 from dflash_bench.url import Url
 
 pytest.importorskip("fsspec", reason="files at URLs need the extra remote")

@@ -15,7 +15,8 @@ from dflash_bench.model import Finding, RunInfo, RunMetrics, Table, Unit
 from dflash_bench.report.as_json import metrics_json
 from dflash_bench.report.console import show
 from dflash_bench.report.markdown import markdown
-from dflash_bench.report.sheets import MAX_CAUSES, MAX_RANGES_SHOWN, Report, cut, run_report, warning_lines
+from dflash_bench.report.run import run_report
+from dflash_bench.report.sheets import MAX_CAUSES, MAX_RANGES_SHOWN, Report, cut, warning_lines
 from dflash_bench.report.sheets import Sheet as SheetOf
 from dflash_bench.report.units import plain, text
 

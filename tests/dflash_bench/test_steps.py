@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_bench.errors import UsageError
-from dflash_bench.metrics.events import Names, Ranges, Reading, ranges_in_order
+from dflash_bench.metrics.columns import Names
+from dflash_bench.metrics.events import Ranges, Reading, ranges_in_order
 from dflash_bench.metrics.intervals import NONE, intervals
 from dflash_bench.metrics.rank import _steps_touched
 from dflash_bench.metrics.shelf import FLUSH_BYTES, Shelf

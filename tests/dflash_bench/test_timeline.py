@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.metrics.events import ApiCalls, GpuRows, Names, ProcessEvents, Ranges, load
+from dflash_bench.layout import SCHEMAS, Events
+from dflash_bench.metrics.columns import Names
+from dflash_bench.metrics.events import ApiCalls, GpuRows, ProcessEvents, Ranges, load
 from dflash_bench.metrics.intervals import NONE
 from dflash_bench.metrics.steps import Steps
 from dflash_bench.model import ProcessInfo, RankSource
-from dflash_bench.profile import SCHEMAS, Events
 from dflash_bench.report.gpu_work import gpu_work
 from dflash_bench.report.timeline import MAX_BARS, BarKind, chosen, lanes, step_windows
 

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.sources import IngestOptions, resolve_all
+from dflash_bench.layout import SCHEMAS, Events, part_path
 from dflash_bench.metrics import shelf
 from dflash_bench.metrics.ahead import Ahead, cuts, within
 from dflash_bench.metrics.effort import Effort
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import CaptureInfo, ProcessInfo, RankSource, Recorder, RunInfo
-from dflash_bench.profile import SCHEMAS, Events, Profile, open_profile, part_path, write_run
+from dflash_bench.profile import Profile, open_profile, write_run
 
 RANGE_NAMES = ("decode_step", "prepare_for_decode", "dp_agreement", "kv_alloc", "fill", "draft")
 API_NAMES = ("cudaLaunchKernel", "cudaGraphLaunch", "cudaStreamSynchronize", "cudaMemcpy", "cudaMalloc")

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from dflash_bench.capture import choice, nsys
 from dflash_bench.cli import app
 from dflash_bench.ingest.export import open_export
+from dflash_bench.layout import Events, StepTable
 from dflash_bench.model import Recorder
-from dflash_bench.profile import Events, StepTable, open_profile
+from dflash_bench.profile import open_profile
 
 pytest.importorskip("torch", reason="the decode loop needs the extra [impl]")
 

@@ -1,0 +1,149 @@
+"""Result tables as sheets: the headings, and how the cells of each column are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dflash_bench.model import RunMetrics, Table, Unit, Value
+from dflash_bench.report.sheets import MAX_CAUSES, Sheet, cut
+from dflash_bench.report.units import MISSING, milliseconds, rank_text, text
+
+Formatter = Callable[[Value], str]
+
+
+def _number(value: Value) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _rank(value: Value) -> str:
+    return rank_text(value if isinstance(value, int) else None)
+
+
+def _count(value: Value) -> str:
+    return f"{value:,}" if isinstance(value, int) else MISSING
+
+
+def _ms(value: Value) -> str:
+    return milliseconds(_number(value))
+
+
+def _us(value: Value) -> str:
+    return text(_number(value), Unit.NS)
+
+
+def _percent(value: Value) -> str:
+    return text(_number(value), Unit.FRACTION)
+
+
+def _ratio(value: Value) -> str:
+    return MISSING if (found := _number(value)) is None else f"{found:,.3f}"
+
+
+def _ns(value: Value) -> str:
+    return MISSING if (found := _number(value)) is None else f"{found:,.0f}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a result table is shown. Each column: heading and formatter; a column without one is left out."""
+
+    title: str
+    columns: dict[str, tuple[str, Formatter]]
+    is_pooled: bool
+    limit: int = MAX_CAUSES
+
+
+_LAYOUTS = {
+    "stall.by_cause": _Layout(
+        title="What the host did when the GPU ran dry",
+        columns={
+            "cause": ("cause", str),
+            "launches": ("launches", _count),
+            "lost_total_ns": ("lost ms", _ms),
+            "lost_p50_ns": ("p50 µs", _us),
+        },
+        is_pooled=True,
+    ),
+    "sync.by_range": _Layout(
+        title="Which code made the host wait",
+        columns={
+            "path": ("range path", str),
+            "api": ("call", str),
+            "count": ("count", _count),
+            "total_ns": ("total ms", _ms),
+            "p50_ns": ("p50 µs", _us),
+        },
+        is_pooled=True,
+    ),
+    "sync.by_thread": _Layout(
+        title="Which threads waited",
+        columns={
+            "rank": ("rank", _rank),
+            "thread": ("thread", str),
+            "api": ("call", str),
+            "count": ("count", _count),
+            "total_ns": ("total ms", _ms),
+            "share_of_step_time": ("% of step time", _percent),
+        },
+        is_pooled=False,
+    ),
+    "dp.lateness_by_cause": _Layout(
+        title="What made a rank late at the agreement",
+        columns={
+            "rank": ("rank", _rank),
+            "cause": ("cause", str),
+            "mean_ns": ("mean µs", _us),
+            "p50_ns": ("p50 µs", _us),
+        },
+        is_pooled=False,
+        limit=4 * MAX_CAUSES,
+    ),
+    "tracing.cost": _Layout(
+        title="What tracing cost",
+        columns={
+            "rank": ("rank", _rank),
+            "recorder": ("recorder", str),
+            "traced_p50_ns": ("step p50 traced µs", _us),
+            "untraced_p50_ns": ("untraced µs", _us),
+            "ratio": ("ratio", _ratio),
+            "range_cost_ns": ("ns a range", _ns),
+        },
+        is_pooled=False,
+        limit=4 * MAX_CAUSES,
+    ),
+}
+
+
+def tracing_rows(run: RunMetrics) -> list[tuple[str, ...]]:
+    """What tracing cost a run, pooled over its ranks, as cells below `TRACING_COLUMNS`; no row where it has none."""
+    found = [row for table in run.tables if table.name == "tracing.cost" for row in table.rows if row[0] is None]
+    return [
+        (
+            run.info.arm or MISSING,
+            str(recorder),
+            _us(traced),
+            _us(untraced),
+            _ratio(ratio),
+            _ns(range_cost),
+            f"{_count(num_traced)} / {_count(num_untraced)}",
+        )
+        for _, recorder, num_traced, traced, num_untraced, untraced, ratio, range_cost in found
+    ]
+
+
+TRACING_COLUMNS = ("arm", "recorder", "step p50 traced µs", "untraced µs", "ratio", "ns a range", "n")
+
+
+def table_sheets(run: RunMetrics) -> list[Sheet]:
+    """Every result table of a run."""
+    return [_table_sheet(table, _LAYOUTS[table.name]) for table in run.tables]
+
+
+def _table_sheet(table: Table, layout: _Layout) -> Sheet:
+    place = {name: table.columns.index(name) for name in layout.columns}
+    rows = [row for row in table.rows if not layout.is_pooled or row[0] is None]
+    shown = [tuple(show(row[place[name]]) for name, (_, show) in layout.columns.items()) for row in rows]
+    headings = tuple(heading for heading, _ in layout.columns.values())
+    words = tuple(heading for heading, show in layout.columns.values() if show is str)
+    return cut(Sheet(f"{layout.title} ({table.name})", headings, tuple(shown), words), layout.limit)
