@@ -52,7 +52,7 @@ SPECS: tuple[Spec, ...] = (
     Spec("graph.lead", _NS, _HIGH, _P50, "launch.lead over CUDA-graph launches"),
     Spec("graph.lead@*", _NS, _HIGH, _P50, "graph.lead of the launches issued inside that range"),
     Spec("graph.run_ahead_fraction", _SHARE, _HIGH, _MEAN, "launch.run_ahead_fraction over CUDA-graph launches"),
-    Spec("stall.total_per_step", _NS, _LOW, _P50, "GPU idle time, waiting for the host, per step"),
+    Spec("stall.total_per_step", _NS, _LOW, _P50, "time that streams lay dry for want of launches, per step, added up"),
     Spec("sync.calls_per_step", _COUNT, _LOW, _MEAN, "host waits in a step"),
     Spec("sync.total_per_step", _NS, _LOW, _P50, "time of all host waits per step"),
     Spec("sync.*", _NS, _LOW, _P50, "duration of each such host wait inside a step"),

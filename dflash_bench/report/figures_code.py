@@ -84,7 +84,7 @@ def wait_sentence(side: str, run: RunMetrics) -> str:
 
 
 def cause_figures(comparison: Comparison) -> list[Figure]:
-    """Host waits by code, and GPU idle time by what the host did; each only where one of the runs has any."""
+    """Host waits by code, and idle time of streams by what the host did; each only where one of the runs has any."""
     names = side_names(comparison)
     waits = (host_waits(comparison.base), host_waits(comparison.candidate))
     dry = (stalls(comparison.base), stalls(comparison.candidate))

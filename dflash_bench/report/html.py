@@ -144,7 +144,7 @@ def _texts(comparison: Comparison, judgements: Judgements | None, arms: Arms) ->
         "changes": change_sections(comparison, judgements),
         "causes": [
             ("Host waits, over all ranks", "range path", waits, waits_left_out),
-            ("GPU idle time, over all ranks", "innermost range · call", dry, dry_left_out),
+            ("Idle time of streams, over all ranks", "innermost range · call", dry, dry_left_out),
         ],
         "warnings": list(warning_texts(comparison, arms)),
         "differing": [s for s in circumstances if s.is_different],
