@@ -86,7 +86,7 @@ def _measure(args: argparse.Namespace, scratch: Path) -> None:
         _print_case(case, by_name[BARE])
     targets = list(_targets(by_name))
     if not args.no_peers:
-        for peer in (*nsys_stats(export), nsys_ai(export, scratch)):
+        for peer in (*nsys_stats(export), *nsys_ai(export, scratch)):
             targets += _measure_peer(peer, by_name, args.peer_timeout, scratch)
     if args.scales:
         targets += _measure_scales(args, scratch)

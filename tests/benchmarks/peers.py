@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -64,14 +65,18 @@ def nsys_stats(export: Path) -> list[Peer]:
     ]
 
 
-def nsys_ai(export: Path, scratch: Path) -> Peer:
-    """``nsys-ai warm``: what it does before its first answer. It and its home lie in ``scratch``, on a copy there."""
-    name, home = "nsys-ai warm", scratch / "nsys-ai"
+def nsys_ai(export: Path, scratch: Path) -> list[Peer]:
+    """``nsys-ai warm``, what it does before its first answer, alone and with ``diagnose``, its findings on one GPU.
+
+    It and its home lie in ``scratch``, on a copy there.
+    """
+    names, home = ("nsys-ai warm", "nsys-ai warm, diagnose"), scratch / "nsys-ai"
     try:
         _install(home)
     except (subprocess.SubprocessError, OSError) as error:
         said = error.stderr.strip().splitlines() if isinstance(error, subprocess.CalledProcessError) else []
-        return Peer(name, (), {}, f"could not be installed: {said[-1][:80] if said else error}")
+        problem = f"could not be installed: {said[-1][:80] if said else error}"
+        return [Peer(name, (), {}, problem) for name in names]
     copy = home / export.name
     shutil.copyfile(export, copy)
     with closing(sqlite3.connect(copy)) as database:
@@ -80,13 +85,18 @@ def nsys_ai(export: Path, scratch: Path) -> Peer:
             if known and column not in known:
                 database.execute(f"ALTER TABLE TARGET_INFO_GPU ADD COLUMN {column} {kind}")
         database.commit()
-    return Peer(
-        name,
-        (str(home / "venv/bin/nsys-ai"), "warm", str(copy)),
-        {"HOME": str(home)},
-        cache=copy.with_suffix(".nsys-cache"),
-        whole=tuple(f"{table}.parquet" for table in NSYS_AI_TABLES),
-    )
+    own = shlex.join([str(home / "venv/bin/nsys-ai")])
+    warm, diagnose = (f"{own} {verb} {shlex.quote(str(copy))}" for verb in ("warm", "diagnose"))
+    return [
+        Peer(
+            name,
+            ("sh", "-c", line),
+            {"HOME": str(home)},
+            cache=copy.with_suffix(".nsys-cache"),
+            whole=tuple(f"{table}.parquet" for table in NSYS_AI_TABLES),
+        )
+        for name, line in zip(names, (warm, f"{warm} && {diagnose}"), strict=True)
+    ]
 
 
 def _install(home: Path) -> None:

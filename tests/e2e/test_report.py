@@ -90,7 +90,7 @@ def test_several_runs_a_side_are_named_by_pattern_or_list(repeated):
     found = command("sync-*", "nosync-1,nosync-2", "-o", repeated / "r.html", "--profiles", repeated)
     assert found.exit_code == ExitCode.PASS, found.output
     assert "sync (2 runs) → nosync (2 runs)" in found.stdout
-    assert "timelines are those of the median runs by step.period, sync-1 and nosync-1" in " ".join(
+    assert "timelines are those of the runs with the median step.period, sync-1 and nosync-1" in " ".join(
         found.stdout.split()
     )
     page = (repeated / "r.html").read_text("utf-8")
