@@ -128,8 +128,8 @@ def _targets(cases: dict[str, Case]) -> Iterator[Target]:
 
 
 def _measure_peer(peer: Peer, cases: dict[str, Case], timeout_s: float, scratch: Path) -> list[Target]:
-    """Measure another tool once. One that was stopped took at least that long; one that failed is no peer, and a run
-    that did only a part of its work is made again.
+    """Measure another tool once. One that was stopped took at least that long; a run that failed, or did only a part of
+    its work, is made again.
     """
     if peer.problem:
         print(f"{peer.name:24} not measured: {peer.problem}")
@@ -138,15 +138,15 @@ def _measure_peer(peer: Peer, cases: dict[str, Case], timeout_s: float, scratch:
     for attempt in range(PEER_ATTEMPTS):
         peer.forget()
         (case,) = run_in_turns(commands, 1, timeout_s=timeout_s, cwd=scratch, environment=peer.environment)
-        if case.problem or peer.is_whole():
+        is_stopped = case.problem is not None and case.problem.startswith("stopped")
+        if is_stopped or (case.problem is None and peer.is_whole()):
             break
-        print(f"{peer.name:24} {case.wall_s:8.2f} s, run {attempt + 1}: not counted, for it left tables out")
+        why = case.problem or "it left tables out"
+        print(f"{peer.name:24} {case.wall_s:8.2f} s, run {attempt + 1}: not counted, for {why}", flush=True)
     else:
         print(f"{peer.name:24} not measured: never whole in {PEER_ATTEMPTS} runs")
         return []
     _print_case(case, cases[BARE])
-    if case.problem and not case.problem.startswith("stopped"):
-        return []
     own_wall = cases[INGEST_2].wall_s + cases[METRICS].wall_s
     own_cpu = cases[INGEST_2].cpu_s + cases[METRICS].cpu_s
     return [Target(f"{peer.name} ÷ (ingest + metrics)", case.wall_s / own_wall, case.cpu_s / own_cpu, least=5)]
