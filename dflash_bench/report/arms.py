@@ -38,8 +38,9 @@ class Arms:
         if not self.is_repeated:
             return ""
         return (
-            f"{len(self.base)} runs of the base, {len(self.candidate)} of the candidate: figures are medians over all,"
-            " verdicts rest on all; distributions, causes, arrivals and timelines are those of the runs with the median"
+            f"{len(self.base)} runs of the base, {len(self.candidate)} of the candidate: figures are medians over the"
+            " runs, differences the median of those between single runs (Hodges-Lehmann), so the two need not agree"
+            " where runs scatter; distributions, causes, arrivals and timelines are those of the runs with the median"
             f" step.period, {self.base[0].info.run} and {self.candidate[0].info.run}"
         )
 
