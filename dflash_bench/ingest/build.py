@@ -27,6 +27,9 @@ from dflash_bench.profile import Profile, is_profile, open_profile, write_run
 
 log = logging.getLogger(__name__)
 
+MAX_NAME_BYTES = 200
+"""Of a run's name, whatever the alphabet: longer names are no folders on some file systems."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
@@ -73,7 +76,7 @@ def build_profile(exports: Sequence[Source], options: RunOptions, progress: Prog
 
 def check_run_name(run: str) -> None:
     """Raises UsageError when a run's name cannot be a folder of its own."""
-    if not run or run.startswith(".") or "/" in run or "\0" in run or len(run.encode()) > 200:
+    if not run or run.startswith(".") or "/" in run or "\0" in run or len(run.encode()) > MAX_NAME_BYTES:
         raise UsageError(f"{run!r} cannot name a run", hint="use letters, digits, '.', '_' and '-'")
 
 

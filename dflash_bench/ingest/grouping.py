@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dflash_bench.ingest.build import MAX_NAME_BYTES
 from dflash_bench.ingest.ranks import rank_in_name
 from dflash_bench.ingest.reports import export_stem
 from dflash_bench.ingest.source import Source
@@ -55,7 +56,7 @@ def run_names(groups: Sequence[Sequence[Source]], pattern: re.Pattern[str]) -> l
     found: list[str] = []
     for name, folder in zip(names, folders, strict=True):
         wanted = _as_name(f"{folder}-{name}") if names.count(name) > 1 else name
-        others = (f"{wanted}-{k}" for k in itertools.count(2))
+        others = (suffixed(wanted, f"-{k}") for k in itertools.count(2))
         found.append(next(own for own in itertools.chain([wanted], others) if own not in found))
     return found
 
@@ -66,7 +67,14 @@ def _run_name(group: Sequence[Source], pattern: re.Pattern[str]) -> str:
     return _as_name(name or group[0].path.resolve().parent.name) or "run"
 
 
+def suffixed(name: str, suffix: str) -> str:
+    """A run's name with something behind it, cut so that both together are a name still."""
+    return _cut(name, MAX_NAME_BYTES - len(suffix.encode())) + suffix
+
+
 def _as_name(text: str) -> str:
-    # 200 bytes at most, whatever the alphabet: longer names are no folders on some file systems
-    name = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
-    return name.encode()[:200].decode("utf-8", "ignore")
+    return _cut(re.sub(r"[^\w.+-]+", "-", text).strip("-."), MAX_NAME_BYTES)
+
+
+def _cut(text: str, num_bytes: int) -> str:
+    return text.encode()[:num_bytes].decode("utf-8", "ignore")

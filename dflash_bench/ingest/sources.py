@@ -16,7 +16,7 @@ from dflash_bench.errors import BenchError, DataError, UsageError
 from dflash_bench.ingest.build import Progress, RunOptions, build_profile
 from dflash_bench.ingest.export import Export, fingerprint, is_folder_export, open_export
 from dflash_bench.ingest.folder_tables import FOLDER_ENDINGS
-from dflash_bench.ingest.grouping import into_runs, run_names
+from dflash_bench.ingest.grouping import into_runs, run_names, suffixed
 from dflash_bench.ingest.partial import partial_folder
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern
 from dflash_bench.ingest.reports import CAPTURE_SUFFIXES, is_superseded, to_export
@@ -110,8 +110,7 @@ def _is_capture(source: str, options: IngestOptions) -> bool:
     is_name = "/" not in source and is_profile(options.profiles / source)
     path = Path(source)
     # profiles are opened, and what is wrong with them is told, once: by `resolve`
-    holds_profiles = any(is_profile(run.parent) for run in path.glob("*/run.json"))
-    return not is_name and path.exists() and not is_profile(path) and not holds_profiles
+    return not is_name and path.exists() and not is_profile(path) and not _profile_folders(path)
 
 
 def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
@@ -130,9 +129,11 @@ def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | N
             own.mkdir()
             source = open_capture(path, own, options.nsys)
             exports.append(replace(source, fingerprint=prints[path]) if isinstance(source, Export) else source)
-        # a name for all makes them one run
-        groups = [exports] if options.run is not None else into_runs(exports, pattern)
-        names = [options.run] if options.run is not None else run_names(groups, pattern)
+        if options.run is not None:
+            # a name for all makes them one run
+            return (_build(exports, options.run, options, progress),)
+        groups = into_runs(exports, pattern)
+        names = run_names(groups, pattern)
         return tuple(_build(group, run, options, progress) for group, run in zip(groups, names, strict=True))
 
 
@@ -189,14 +190,18 @@ def _captures_in(folder: Path, profiles: Path | None) -> list[Path]:
 def profiles_in(folder: Path) -> list[Profile]:
     """The readable profiles in a folder, newest first."""
     found = []
-    for path in folder.glob("*/run.json") if folder.is_dir() else ():
-        if path.parent.name.startswith("."):
-            continue
+    for path in _profile_folders(folder):
         try:
-            found.append(open_profile(path.parent))
+            found.append(open_profile(path))
         except BenchError as error:
             log.warning("%s", error)
     return sorted(found, key=lambda p: (p.info.created_utc, p.info.run), reverse=True)
+
+
+def _profile_folders(folder: Path) -> list[Path]:
+    """The folders in it that are profiles, readable or not; one whose name begins with a dot is not whole yet."""
+    found = [run.parent for run in folder.glob("*/run.json")] if folder.is_dir() else []
+    return [path for path in found if not path.name.startswith(".")]
 
 
 def _fingerprint(path: Path) -> str:
@@ -239,7 +244,7 @@ def _build(group: Sequence[Source], run: str, options: IngestOptions, progress: 
     except UsageError:
         if not options.is_implicit:
             raise
-        return build_profile(group, replace(details, run=f"{run[:180]}-{group[0].fingerprint[:8]}"), progress)
+        return build_profile(group, replace(details, run=suffixed(run, f"-{group[0].fingerprint[:8]}")), progress)
 
 
 def newest_pair(folder: Path) -> tuple[Profile, Profile]:

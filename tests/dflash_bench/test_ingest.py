@@ -164,6 +164,17 @@ def test_runs_whose_folders_are_called_the_same_too_are_numbered(run, profiles, 
     assert names(profiles) == ["captures-report1", "captures-report1-2"]
 
 
+@pytest.mark.parametrize("letter", ["x", "ü"])
+def test_the_number_of_a_run_with_a_long_name_stays_within_what_a_name_may_have(run, profiles, tmp_path, letter):
+    long = letter * (200 // len(letter.encode()))
+    for host, end in (("a", 10), ("b", 20)):
+        (tmp_path / host / long).mkdir(parents=True)
+        write(tmp_path / host / long / "report1.sqlite", [Range("decode_step", 0, end)])
+    run("ingest", tmp_path / "a", tmp_path / "b")
+    assert len(names(profiles)) == 2
+    assert all(len(name.encode()) <= 200 for name in names(profiles))
+
+
 def test_captures_that_profiles_keep_are_not_found_in_a_folder_around_them(run, profiles, tmp_path):
     """``dflash-bench ingest .`` beside ``profiles/``: what is ingested already is no new capture."""
     raw = tmp_path / "raw"
