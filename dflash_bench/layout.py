@@ -4,7 +4,7 @@ A profile is a folder, whole or not there::
 
     profiles/<run>/
       run.json                            what the run is (RunInfo), format version beside it
-      ranges/rank=0/process=<id>.parquet  NVTX push/pop and start/end ranges
+      ranges/rank=0/….parquet             NVTX push/pop and start/end ranges
       api_calls/…                         CUDA runtime and driver API calls
       gpu_work/…                          kernels, copies, memsets, graph replays, as rows of the capture
       marks/…                             NVTX marks

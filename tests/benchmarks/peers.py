@@ -85,8 +85,8 @@ def nsys_ai(export: Path, scratch: Path) -> list[Peer]:
             if known and column not in known:
                 database.execute(f"ALTER TABLE TARGET_INFO_GPU ADD COLUMN {column} {kind}")
         database.commit()
-    own = shlex.join([str(home / "venv/bin/nsys-ai")])
-    warm, diagnose = (f"{own} {verb} {shlex.quote(str(copy))}" for verb in ("warm", "diagnose"))
+    tool = str(home / "venv/bin/nsys-ai")
+    warm, diagnose = (shlex.join([tool, verb, str(copy)]) for verb in ("warm", "diagnose"))
     return [
         Peer(
             name,
