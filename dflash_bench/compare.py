@@ -8,23 +8,23 @@ from dataclasses import replace
 from dflash_bench.environment import Difference, differences, is_refused
 from dflash_bench.metrics.registry import position, spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Change, Comparison, Finding, Metric, RunMetrics
+from dflash_bench.model import Change, Comparison, Finding, Metric, MetricKey, RunMetrics, Sides
 from dflash_bench.stats.bootstrap import difference_interval
 from dflash_bench.stats.composition import unlike_steps
 from dflash_bench.stats.judgement import Judgement, Judgements
 from dflash_bench.stats.verdict import judge
 
-Key = tuple[str, int | None]
-"""Name and rank of a metric."""
-
 
 def compare(base: RunMetrics, candidate: RunMetrics) -> Comparison:
     """Everything that at least one of the runs has, side by side; what differs in their circumstances, as findings."""
+    sides = Sides((base,), (candidate,))
     differing = differences([base.info], [candidate.info])
-    return Comparison(base, candidate, _changes(base, candidate), _findings(differing, [base], [candidate], None))
+    return Comparison(sides, _changes(base, candidate), _findings(differing, sides, None))
 
 
-def _changes(base: RunMetrics, candidate: RunMetrics, without_interval: Container[Key] = ()) -> tuple[Change, ...]:
+def _changes(
+    base: RunMetrics, candidate: RunMetrics, without_interval: Container[MetricKey] = ()
+) -> tuple[Change, ...]:
     """All metrics side by side. Drawing an interval is most of the work: it is left out where nobody would see it."""
     ours = {(m.name, m.rank): m for m in base.metrics}
     theirs = {(m.name, m.rank): m for m in candidate.metrics}
@@ -62,25 +62,26 @@ def _ratio(old: float | None, new: float | None) -> float | None:
     return new / old
 
 
-def compare_arms(base: Sequence[RunMetrics], candidate: Sequence[RunMetrics]) -> tuple[Comparison, Judgements | None]:
-    """The runs of two arms, at least one each: their first runs side by side, figures of all of them, and verdicts.
+def compare_sides(sides: Sides) -> tuple[Comparison, Judgements | None]:
+    """The runs of both sides: their first runs side by side, figures of all of them, and verdicts.
 
     Where a metric was judged, its figures are medians over the runs, and difference and interval those of the verdict;
     with several runs, all else has no interval. No verdicts (None) where the runs differ in something that forbids
     them, and the findings say in what.
     """
-    differing, judgements = judged_if_alike(base, candidate)
+    base, candidate = sides.base, sides.candidate
+    differing = differences([r.info for r in base], [r.info for r in candidate])
+    judgements = None if is_refused(differing) else judge(sides)
     judged = {(j.metric, j.rank): j for j in judgements.each} if judgements else {}
     # a verdict brings its own interval, that of two first runs would say nothing of the others, pooled over one rank is
     # that rank, and coverage has no spread that steps could tell
     keys = {(m.name, m.rank) for m in (*base[0].metrics, *candidate[0].metrics)}
     is_one_rank = len({rank for _, rank in keys if rank is not None}) == 1
     ranked = {name for name, rank in keys if rank is not None}
-    is_repeated = len(base) > 1 or len(candidate) > 1
     unseen = {
         key
         for key in keys
-        if is_repeated
+        if sides.is_repeated
         or key in judged
         or (is_one_rank and key[1] is None and key[0] in ranked)
         or key[0].startswith("coverage.")
@@ -89,16 +90,11 @@ def compare_arms(base: Sequence[RunMetrics], candidate: Sequence[RunMetrics]) ->
         _judged(c, judged[c.metric, c.rank]) if (c.metric, c.rank) in judged else c
         for c in _changes(base[0], candidate[0], unseen)
     )
-    return Comparison(base[0], candidate[0], changes, _findings(differing, base, candidate, judgements)), judgements
+    return Comparison(sides, changes, _findings(differing, sides, judgements)), judgements
 
 
-def _findings(
-    differing: Sequence[Difference],
-    base: Sequence[RunMetrics],
-    candidate: Sequence[RunMetrics],
-    judgements: Judgements | None,
-) -> tuple[Finding, ...]:
-    found = [*(d.finding for d in differing), *unlike_steps(base, candidate)]
+def _findings(differing: Sequence[Difference], sides: Sides, judgements: Judgements | None) -> tuple[Finding, ...]:
+    found = [*(d.finding for d in differing), *unlike_steps(sides)]
     if judgements is not None and (num := judgements.num_on_drift):
         text = (
             f"{num} verdict{'s rest' if num > 1 else ' rests'} on too few runs to tell how far runs stray, and on the"
@@ -106,14 +102,6 @@ def _findings(
         )
         found.append(Finding("stated_drift", None, num, text))
     return tuple(found)
-
-
-def judged_if_alike(
-    base: Sequence[RunMetrics], candidate: Sequence[RunMetrics]
-) -> tuple[tuple[Difference, ...], Judgements | None]:
-    """In what the runs' circumstances differ, and the verdicts; None where a difference forbids them."""
-    differing = differences([r.info for r in base], [r.info for r in candidate])
-    return differing, None if is_refused(differing) else judge(base, candidate)
 
 
 def _judged(own: Change, found: Judgement) -> Change:

@@ -1,4 +1,4 @@
-"""What must be alike for two runs to be compared: an explicit list of keys, and what a difference in each means."""
+"""What must be alike for two runs to be compared: a list of conditions, and what a difference in each means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dflash_bench.model import Finding, RunInfo
 
 
 class Effect(StrEnum):
-    """What follows when two runs differ in a key."""
+    """What follows when two runs differ in a condition."""
 
     REFUSED = "refused"
     """Their figures do not answer the same question: no verdict."""
@@ -20,7 +20,7 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class Condition:
     """One thing that a run was made with. ``read`` gives it as text; None: the run does not say.
 
     ``unstated`` is what follows where one run says and another does not; None: the same as from a difference.
@@ -58,43 +58,43 @@ def _exporter(info: RunInfo) -> str | None:
     return " and ".join(sorted({str(c.exporter_version) for c in info.captures if c.exporter_version})) or None
 
 
-KEYS: tuple[Key, ...] = (
-    Key("device", Effect.REFUSED, lambda info: info.device),
-    Key("workload", Effect.REFUSED, lambda info: info.workload),
-    Key("workload file", Effect.REFUSED, _workload_file, unstated=Effect.MARKED),
-    Key("world", Effect.REFUSED, _world),
+CONDITIONS: tuple[Condition, ...] = (
+    Condition("device", Effect.REFUSED, lambda info: info.device),
+    Condition("workload", Effect.REFUSED, lambda info: info.workload),
+    Condition("workload file", Effect.REFUSED, _workload_file, unstated=Effect.MARKED),
+    Condition("world", Effect.REFUSED, _world),
     # captures from elsewhere do not say their driver
-    Key("driver", Effect.REFUSED, _setting("driver"), unstated=Effect.MARKED),
-    Key("clocks", Effect.MARKED, _setting("clocks")),
-    Key("power limit", Effect.MARKED, _setting("power_limit_w")),
-    Key("persistence", Effect.MARKED, _setting("persistence")),
-    Key("cpu", Effect.MARKED, _setting("cpu")),
-    Key("cores", Effect.MARKED, _setting("cores")),
-    Key("recorder", Effect.MARKED, _recorder),
-    Key("nsys version", Effect.MARKED, _exporter),
-    Key("reports", Effect.MARKED, _setting("reports")),
-    Key("seed", Effect.MARKED, _setting("seed")),
-    Key("steps", Effect.MARKED, _setting("steps")),
-    Key("delay", Effect.MARKED, lambda info: str(info.settings.get("delay") or "none")),
-    Key("model", Effect.MARKED, _setting("model")),
-    Key("check", Effect.MARKED, _setting("check")),
-    Key("backend", Effect.MARKED, _setting("backend")),
-    Key("interrupted", Effect.MARKED, _setting("interrupted")),
-    Key("python", Effect.MARKED, _setting("version.python")),
-    Key("torch", Effect.MARKED, _setting("version.torch")),
-    Key("triton", Effect.MARKED, _setting("version.triton")),
-    Key("nvtx", Effect.MARKED, _setting("version.nvtx")),
+    Condition("driver", Effect.REFUSED, _setting("driver"), unstated=Effect.MARKED),
+    Condition("clocks", Effect.MARKED, _setting("clocks")),
+    Condition("power limit", Effect.MARKED, _setting("power_limit_w")),
+    Condition("persistence", Effect.MARKED, _setting("persistence")),
+    Condition("cpu", Effect.MARKED, _setting("cpu")),
+    Condition("cores", Effect.MARKED, _setting("cores")),
+    Condition("recorder", Effect.MARKED, _recorder),
+    Condition("nsys version", Effect.MARKED, _exporter),
+    Condition("reports", Effect.MARKED, _setting("reports")),
+    Condition("seed", Effect.MARKED, _setting("seed")),
+    Condition("steps", Effect.MARKED, _setting("steps")),
+    Condition("delay", Effect.MARKED, lambda info: str(info.settings.get("delay") or "none")),
+    Condition("model", Effect.MARKED, _setting("model")),
+    Condition("check", Effect.MARKED, _setting("check")),
+    Condition("backend", Effect.MARKED, _setting("backend")),
+    Condition("interrupted", Effect.MARKED, _setting("interrupted")),
+    Condition("python", Effect.MARKED, _setting("version.python")),
+    Condition("torch", Effect.MARKED, _setting("version.torch")),
+    Condition("triton", Effect.MARKED, _setting("version.triton")),
+    Condition("nvtx", Effect.MARKED, _setting("version.nvtx")),
 )
 
 STACK = ("recorder", "nsys version", "driver", "python", "torch", "triton")
-"""The keys that name a software stack: another stack has other baselines."""
+"""The conditions that name a software stack: another stack has other baselines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key in which the runs of a comparison differ, with all its values on each side, and what follows."""
+    """A condition in which the runs of a comparison differ, with all its values on each side, and what follows."""
 
-    key: Key
+    condition: Condition
     base: str
     candidate: str
     effect: Effect
@@ -102,10 +102,10 @@ class Difference:
     @property
     def finding(self) -> Finding:
         """The same as a warning."""
-        text = f"the runs differ in {self.key.name}: {self.base} against {self.candidate}"
+        text = f"the runs differ in {self.condition.name}: {self.base} against {self.candidate}"
         if self.effect is Effect.REFUSED:
             text += "; no verdicts are drawn from them"
-        return Finding(f"different_{self.key.name.replace(' ', '_')}", None, 1, text)
+        return Finding(f"different_{self.condition.name.replace(' ', '_')}", None, 1, text)
 
 
 def differences(base: Sequence[RunInfo], candidate: Sequence[RunInfo]) -> tuple[Difference, ...]:
@@ -114,11 +114,12 @@ def differences(base: Sequence[RunInfo], candidate: Sequence[RunInfo]) -> tuple[
 
 
 def _differences(base: Sequence[RunInfo], candidate: Sequence[RunInfo]) -> Iterator[Difference]:
-    for key in KEYS:
-        old, new = ({key.read(info) for info in side} for side in (base, candidate))
+    for each in CONDITIONS:
+        old, new = ({each.read(info) for info in side} for side in (base, candidate))
         if len(old | new) > 1:
             is_stated = None not in old | new
-            yield Difference(key, _text(old), _text(new), key.effect if is_stated else key.unstated or key.effect)
+            effect = each.effect if is_stated else each.unstated or each.effect
+            yield Difference(each, _text(old), _text(new), effect)
 
 
 def _text(values: set[str | None]) -> str:
@@ -131,6 +132,6 @@ def is_refused(found: Sequence[Difference]) -> bool:
 
 
 def stack(info: RunInfo) -> dict[str, str]:
-    """The software that a run was made with, key by key; what it does not say is left out."""
-    found = {key.name: key.read(info) for key in KEYS if key.name in STACK}
+    """The software that a run was made with, part by part; what it does not say is left out."""
+    found = {each.name: each.read(info) for each in CONDITIONS if each.name in STACK}
     return {name: value for name, value in found.items() if value is not None}

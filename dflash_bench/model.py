@@ -10,6 +10,7 @@ figure belongs to no single rank: pooled over ranks, or about all of them at onc
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -22,6 +23,12 @@ BoolArray = npt.NDArray[np.bool_]
 
 Value = int | float | str | None
 """A cell of a table."""
+
+MetricKey = tuple[str, int | None]
+"""Name and rank of a metric."""
+
+Figures = Mapping[MetricKey, Sequence[float]]
+"""The figure of a metric in each of several runs."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -240,10 +247,44 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two runs side by side."""
+class Sides:
+    """The two sides of a comparison: the runs of base and candidate, at least one each.
 
-    base: RunMetrics
-    candidate: RunMetrics
+    Verdicts and the figures of metrics rest on all of them. What is made of single steps (distributions, causes,
+    arrivals, timelines) is made of the first run of each. ``history``: figures of earlier runs of the base's arm, from
+    which their drift is learned. ``is_baseline``: the base comes from a baseline file.
+    """
+
+    base: tuple[RunMetrics, ...]
+    candidate: tuple[RunMetrics, ...]
+    history: Figures = field(default_factory=dict)
+    is_baseline: bool = False
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether either side has more than one run."""
+        return len(self.base) > 1 or len(self.candidate) > 1
+
+    @property
+    def named(self) -> tuple[tuple[str, tuple[RunMetrics, ...]], ...]:
+        """Each side's name and runs."""
+        return ("base", self.base), ("candidate", self.candidate)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two sides, metric by metric and rank by rank."""
+
+    sides: Sides
     changes: tuple[Change, ...]
     findings: tuple[Finding, ...]
+
+    @property
+    def base(self) -> RunMetrics:
+        """The run of the base that is looked at step by step."""
+        return self.sides.base[0]
+
+    @property
+    def candidate(self) -> RunMetrics:
+        """The run of the candidate that is looked at step by step."""
+        return self.sides.candidate[0]

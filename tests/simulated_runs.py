@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.signal import lfilter
 
+from dflash_bench.compare import compare_sides
 from dflash_bench.metrics.registry import spec
-from dflash_bench.model import Metric, RunInfo, RunMetrics
+from dflash_bench.model import Comparison, Metric, RunInfo, RunMetrics, Sides
+from dflash_bench.stats.judgement import Judgements
+from dflash_bench.stats.verdict import judge
 
 STEP_NS = 10_000_000.0
 
@@ -97,3 +102,18 @@ def run(metrics: list[Metric], name: str = "run", **settings: object) -> RunMetr
 def side(rng: np.random.Generator, truth: Truth, num: int, shift: float = 0.0, name: str = "run") -> list[RunMetrics]:
     """That many runs of one arm, with one metric each."""
     return [run([metric(rng, truth, shift=shift)], f"{name}-{k}") for k in range(num)]
+
+
+def both(base: Iterable[RunMetrics], candidate: Iterable[RunMetrics]) -> Sides:
+    """The two sides of a comparison."""
+    return Sides(tuple(base), tuple(candidate))
+
+
+def judge_both(base: Iterable[RunMetrics], candidate: Iterable[RunMetrics], *how: Any, **more: Any) -> Judgements:
+    """The verdicts on two sides."""
+    return judge(both(base, candidate), *how, **more)
+
+
+def compare_both(base: Iterable[RunMetrics], candidate: Iterable[RunMetrics]) -> tuple[Comparison, Judgements | None]:
+    """Two sides metric by metric, and the verdicts."""
+    return compare_sides(both(base, candidate))

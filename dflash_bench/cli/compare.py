@@ -22,10 +22,12 @@ from dflash_bench.cli.options import (
     chosen_pattern,
     chosen_reading,
 )
-from dflash_bench.cli.sides import Side, both_sides, measured
+from dflash_bench.cli.sides import both_sides, measured
 from dflash_bench.cli.urls import with_urls
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dflash_bench.ingest.build import Progress
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.profile import Profile
@@ -53,9 +55,9 @@ def compare(
     Several runs of an arm: names with commas between, a pattern such as 'smoke-control-*', or a folder of profiles.
     Without names: the two newest arms of one workload. With one name that holds two runs: these two.
     """
-    from dflash_bench.compare import compare_arms
+    from dflash_bench.compare import compare_sides
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.report.arms import Arms
+    from dflash_bench.model import Sides
     from dflash_bench.report.as_json import comparison_json
     from dflash_bench.report.comparison import comparison_report
     from dflash_bench.report.console import show
@@ -67,11 +69,10 @@ def compare(
     stderr.print(f"base {_names(old)}, candidate {_names(new)}", markup=False)
     reading = chosen_reading(preset, step_range, agreement_range)
     (_, old_runs), (_, new_runs) = measured(old, reading), measured(new, reading)
-    found, judgements = compare_arms(old_runs, new_runs)
-    arms = Arms(old_runs, new_runs)
-    report = comparison_report(found, is_per_rank=per_rank, is_brief=brief, judgements=judgements, arms=arms)
+    found, judgements = compare_sides(Sides(old_runs, new_runs))
+    report = comparison_report(found, is_per_rank=per_rank, is_brief=brief, judgements=judgements)
     if json:
-        typer.echo(comparison_json(found, judgements, arms))
+        typer.echo(comparison_json(found, judgements))
     else:
         show(report, stdout)
     if markdown is not None:
@@ -80,7 +81,7 @@ def compare(
 
 def _sides(
     base: str | None, candidate: str | None, options: IngestOptions, progress: Progress | None
-) -> tuple[Side, Side]:
+) -> tuple[tuple[Profile, ...], tuple[Profile, ...]]:
     """The runs of base and candidate; without names those of the two newest arms."""
     from dflash_bench.ingest.sources import newest_pair
 
@@ -90,7 +91,7 @@ def _sides(
     return (older,), (newer,)
 
 
-def _names(side: Side) -> str:
+def _names(side: Sequence[Profile]) -> str:
     return ", ".join(p.info.run for p in side)
 
 

@@ -31,11 +31,11 @@ from dflash_bench.errors import DataError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dflash_bench.gate.decision import Decision, Sides
+    from dflash_bench.gate.decision import Decision
     from dflash_bench.gate.policy import Policy
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.metrics.events import Reading
-    from dflash_bench.model import RunMetrics
+    from dflash_bench.model import RunMetrics, Sides
     from dflash_bench.profile import Profile
 
 PolicyFile = Annotated[
@@ -107,7 +107,7 @@ def gate(
 def _sides(candidate: str, base: str | None, policy: Policy, options: IngestOptions, reading: Reading) -> Sides:
     from dflash_bench.baseline.folder import find
     from dflash_bench.cli.sides import resolve_side
-    from dflash_bench.gate.decision import Sides
+    from dflash_bench.model import Sides
 
     with reading_progress() as progress:
         new = resolve_side(candidate, options, progress)
@@ -119,7 +119,7 @@ def _sides(candidate: str, base: str | None, policy: Policy, options: IngestOpti
         if same := {p.path for p in old} & {p.path for p in new}:
             twice = ", ".join(sorted(p.name for p in same))
             raise UsageError(f"{twice} stands on both sides", hint="name other runs with --base")
-        return Sides(_measured(old, reading), _measured(new, reading), {}, is_baseline=False)
+        return Sides(_measured(old, reading), _measured(new, reading))
     baseline = find(policy.baselines, new[0].info)
     if not baseline.runs:
         raise UsageError("the baseline holds no runs any more", hint=f"dflash-bench baseline save {new[0].info.run}")

@@ -57,14 +57,14 @@ def report(
     Verdicts rest on all of them; timelines, causes and the trace are those of each side's median run. The terminal
     shows the same in short.
     """
-    from dflash_bench.compare import compare_arms
+    from dflash_bench.compare import compare_sides
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.report.arms import Arms
+    from dflash_bench.model import Sides
     from dflash_bench.report.comparison import comparison_report
     from dflash_bench.report.console import show
     from dflash_bench.report.figures import side_names
     from dflash_bench.report.html import html_report, timelines
-    from dflash_bench.report.perfetto import side, write_trace
+    from dflash_bench.report.perfetto import traced_run, write_trace
 
     steps = parse_steps(perfetto_steps)
     if steps is not None and perfetto is None:
@@ -74,14 +74,13 @@ def report(
         sides = both_sides(base, candidate, options, progress)
     reading = chosen_reading(preset, step_range, agreement_range)
     (old, old_runs), (new, new_runs) = (measured(runs, reading) for runs in sides)
-    found, judgements = compare_arms(old_runs, new_runs)
-    arms = Arms(old_runs, new_runs)
-    page = html_report(found, timelines(old, new, found, reading), judgements, arms)
-    show(comparison_report(found, is_per_rank=per_rank, is_brief=True, judgements=judgements, arms=arms), stdout)
+    found, judgements = compare_sides(Sides(old_runs, new_runs))
+    page = html_report(found, timelines(old, new, found, reading), judgements)
+    show(comparison_report(found, is_per_rank=per_rank, is_brief=True, judgements=judgements), stdout)
     write_whole(output, page)
     if perfetto is not None:
         names = side_names(found)
-        traced = [side(names[0], old, found.base), side(names[1], new, found.candidate)]
+        traced = [traced_run(names[0], old, found.base), traced_run(names[1], new, found.candidate)]
         count = write_trace(perfetto, traced, reading, steps)
         stderr.print(f"written: {perfetto}, {count:,} events; open it in https://ui.perfetto.dev", markup=False)
 

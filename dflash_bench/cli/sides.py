@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from dflash_bench.model import RunMetrics
     from dflash_bench.profile import Profile
 
-Side = tuple["Profile", ...]
-
 
 def both_sides(
     base: str, candidate: str | None, options: IngestOptions, progress: Progress | None = None
-) -> tuple[Side, Side]:
+) -> tuple[tuple[Profile, ...], tuple[Profile, ...]]:
     """The runs of base and candidate. One word alone holds two runs, one a side.
 
     Raises UsageError as `resolve_side` does, and when a run stands on both sides or a single word is not two runs.
@@ -43,10 +41,10 @@ def both_sides(
     )
 
 
-def measured(side: Side, reading: Reading) -> tuple[Profile, tuple[RunMetrics, ...]]:
+def measured(side: tuple[Profile, ...], reading: Reading) -> tuple[Profile, tuple[RunMetrics, ...]]:
     """The median run of a side, and the figures of all its runs, the median one's first."""
     from dflash_bench.metrics.measure import measure
-    from dflash_bench.report.arms import typical
+    from dflash_bench.report.sides import typical
 
     found = [measure(profile, reading) for profile in side]
     first = typical(found)

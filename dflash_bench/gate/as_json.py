@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from dflash_bench.gate.decision import Check, Decision
+from dflash_bench.gate.decision import Decision, Ruling
 from dflash_bench.model import RunMetrics
 from dflash_bench.report.verdicts import judgement_row
 
@@ -31,7 +31,7 @@ def gate_json(decision: Decision) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def _check(check: Check) -> dict[str, Any]:
+def _check(check: Ruling) -> dict[str, Any]:
     return {"outcome": check.outcome, "reason": check.reason, **judgement_row(check.judgement)}
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dflash_bench.model import RunMetrics
+from dflash_bench.model import Sides
 from dflash_bench.stats.judgement import Judgement, Verdict
 from dflash_bench.stats.levelled import levelled
 from dflash_bench.stats.rules import Rules
 from dflash_bench.stats.verdict import judge
 
-PREFIX = "range."
+_RANGES = "range."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,7 @@ class Culprit:
 
 
 def attribute(
-    base: Sequence[RunMetrics],
-    candidate: Sequence[RunMetrics],
+    sides: Sides,
     rules: Rules,
     left_out: Iterable[str],
     failed: Sequence[Judgement] = (),
@@ -48,20 +47,20 @@ def attribute(
     ranges that contain a cause or follow from it: the step, and the agreement, in which the ranks that are not to blame
     wait for the one that is.
     """
-    names = {PREFIX + name for name in left_out}
+    names = {_RANGES + name for name in left_out}
 
     def chosen(name: str) -> bool:
-        return name.startswith(PREFIX) and name not in names
+        return name.startswith(_RANGES) and name not in names
 
-    alone = judge(base, candidate, rules, lambda name, rank: chosen(name) and rank is not None)
-    together = judge(*levelled(base, candidate, chosen), rules)
+    alone = judge(sides, rules, lambda name, rank: chosen(name) and rank is not None)
+    together = judge(levelled(sides, chosen), rules)
     found: dict[str, dict[int, float]] = {}
     for j in (*failed, *alone.each, *together.each):
         if j.verdict is Verdict.REGRESSED and j.rank is not None and chosen(j.metric):
             found.setdefault(j.metric, {}).setdefault(j.rank, j.shift)
-    num_ranks = len({m.rank for run in candidate for m in run.metrics if m.rank is not None})
+    num_ranks = len({m.rank for run in sides.candidate for m in run.metrics if m.rank is not None})
     culprits = [
-        Culprit(name.removeprefix(PREFIX), tuple(sorted(ranks)), num_ranks, max(ranks.values()))
+        Culprit(name.removeprefix(_RANGES), tuple(sorted(ranks)), num_ranks, max(ranks.values()))
         for name, ranks in found.items()
     ]
     return tuple(sorted(culprits, key=lambda c: (-c.added_ns, c.range)))

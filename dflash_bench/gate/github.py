@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_bench.gate.decision import Decision, Outcome
+from dflash_bench.gate.decision import Answer, Decision
 from dflash_bench.gate.sheets import WORDS, gate_report, sentence, told
 from dflash_bench.report.markdown import escaped, markdown
 
@@ -12,17 +12,17 @@ MARKER = "<!-- dflash-bench gate -->"
 """The first line of a comment, by which a workflow finds and replaces the one before."""
 MAX_LINES = 10
 
-_SIGNS = {Outcome.PASS: "✅", Outcome.FAIL: "❌", Outcome.INCONCLUSIVE: "❔"}
+_SIGNS = {Answer.PASS: "✅", Answer.FAIL: "❌", Answer.INCONCLUSIVE: "❔"}
 
 
 def annotation_lines(decision: Decision) -> Iterator[str]:
     """Workflow commands: an error for each regression, a warning for each open question and difference."""
     open_ = told(decision.checks)
-    for check in (c for c in open_ if c.outcome is Outcome.FAIL):
+    for check in (c for c in open_ if c.outcome is Answer.FAIL):
         yield _command("error", "performance regression", sentence(check))
     for culprit in decision.culprits[:3]:
         yield _command("error", "cause", culprit.text)
-    for check in (c for c in open_ if c.outcome is Outcome.INCONCLUSIVE):
+    for check in (c for c in open_ if c.outcome is Answer.INCONCLUSIVE):
         yield _command("warning", "inconclusive", sentence(check))
     for finding in decision.findings:
         yield _command("warning", "environment", finding.text)
@@ -46,12 +46,12 @@ def comment(decision: Decision) -> str:
     lines = [MARKER, f"### {_SIGNS[decision.outcome]} {WORDS[decision.outcome]}", ""]
     lines += [f"**Cause: {escaped(culprit.text)}**" for culprit in decision.culprits[:1]]
     lines += [""] if decision.culprits else []
-    order = [Outcome.FAIL, Outcome.INCONCLUSIVE]
+    order = [Answer.FAIL, Answer.INCONCLUSIVE]
     open_ = sorted((c for c in told(decision.checks) if c.outcome in order), key=lambda c: order.index(c.outcome))
     lines += [f"- {escaped(sentence(check))}" for check in open_[:MAX_LINES]]
     lines += [f"- … and {len(open_) - MAX_LINES} more in the table"] if len(open_) > MAX_LINES else []
     lines += [f"- {escaped(warning)}" for warning in report.warnings]
-    passed = len(decision.of(Outcome.PASS))
+    passed = len(decision.of(Answer.PASS))
     lines += ["", f"{passed} of {len(decision.checks)} checks pass.", ""]
     lines += ["<details>", "<summary>All figures</summary>", "", markdown(report), "</details>", ""]
     return "\n".join(lines)

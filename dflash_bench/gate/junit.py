@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from dflash_bench.gate.decision import Check, Decision, Outcome
+from dflash_bench.gate.decision import Answer, Decision, Ruling
 from dflash_bench.gate.sheets import sentence
 from dflash_bench.report.units import rank_text, symbol, text
 from dflash_bench.report.verdicts import interval_text, power_text
@@ -18,8 +18,8 @@ def junit(decision: Decision) -> str:
         "testsuite",
         name="dflash-bench gate",
         tests=str(len(checks) + len(missing)),
-        failures=str(len(decision.of(Outcome.FAIL))),
-        errors=str(len(decision.of(Outcome.INCONCLUSIVE)) + len(missing)),
+        failures=str(len(decision.of(Answer.FAIL))),
+        errors=str(len(decision.of(Answer.INCONCLUSIVE)) + len(missing)),
         skipped=str(sum(_is_waved_through(c) for c in checks)),
     )
     for check in checks:
@@ -31,13 +31,13 @@ def junit(decision: Decision) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _case(suite: ElementTree.Element, check: Check) -> None:
+def _case(suite: ElementTree.Element, check: Ruling) -> None:
     j = check.judgement
     case = ElementTree.SubElement(suite, "testcase", classname=j.metric, name=f"rank {rank_text(j.rank)}")
-    if check.outcome is Outcome.FAIL:
+    if check.outcome is Answer.FAIL:
         found = ElementTree.SubElement(case, "failure", type=j.verdict, message=sentence(check))
         found.text = _details(j)
-    elif check.outcome is Outcome.INCONCLUSIVE:
+    elif check.outcome is Answer.INCONCLUSIVE:
         found = ElementTree.SubElement(case, "error", type=j.verdict, message=sentence(check))
         found.text = _details(j)
     elif _is_waved_through(check):
@@ -45,10 +45,10 @@ def _case(suite: ElementTree.Element, check: Check) -> None:
     ElementTree.SubElement(case, "system-out").text = _details(j)
 
 
-def _is_waved_through(check: Check) -> bool:
+def _is_waved_through(check: Ruling) -> bool:
     """Whether it passes only because the policy says that what is open passes."""
     j = check.judgement
-    return check.outcome is Outcome.PASS and j.verdict is Verdict.INCONCLUSIVE and not j.excludes_regression
+    return check.outcome is Answer.PASS and j.verdict is Verdict.INCONCLUSIVE and not j.excludes_regression
 
 
 def _details(j: Judgement) -> str:

@@ -32,12 +32,12 @@ from typing import Any
 
 from dflash_bench.errors import UsageError
 from dflash_bench.metrics.registry import spec
-from dflash_bench.model import Better
+from dflash_bench.model import Better, Figures
 from dflash_bench.stats.fdr import FALSE_DISCOVERY_RATE
 from dflash_bench.stats.noise import Allowance
-from dflash_bench.stats.rules import Figures, MetricRule, Rules
+from dflash_bench.stats.rules import MetricRule, Rules
 
-TABLE = ("tool", "dflash-bench", "gate")
+_TABLE = ("tool", "dflash-bench", "gate")
 
 
 class OnInconclusive(StrEnum):
@@ -81,7 +81,7 @@ class MetricPolicy:
                 return rank in ranks
 
 
-DEFAULT_METRICS: Mapping[str, MetricPolicy] = {
+_DEFAULT_METRICS: Mapping[str, MetricPolicy] = {
     name: MetricPolicy()
     for name in (
         "step.period",
@@ -104,7 +104,7 @@ counts that must not change."""
 class Policy:
     """The whole policy; see the module's text for the keys."""
 
-    metrics: Mapping[str, MetricPolicy] = field(default_factory=lambda: dict(DEFAULT_METRICS))
+    metrics: Mapping[str, MetricPolicy] = field(default_factory=lambda: dict(_DEFAULT_METRICS))
     repeats: int = 3
     budget: int = 4
     inconclusive: OnInconclusive = OnInconclusive.INCONCLUSIVE
@@ -171,7 +171,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _table(raw: dict[str, Any]) -> dict[str, Any]:
-    for key in TABLE:
+    for key in _TABLE:
         raw = raw.get(key, {})
     return raw
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dflash_bench.errors import UsageError
-from dflash_bench.gate.decision import Outcome, Sides, decide
+from dflash_bench.gate.decision import Answer, decide
 from dflash_bench.gate.policy import Policy
-from dflash_bench.model import Better, BoolArray, FloatArray, Metric, RunMetrics, Statistic
+from dflash_bench.model import Better, BoolArray, Figures, FloatArray, Metric, RunMetrics, Sides, Statistic
 from dflash_bench.stats.judgement import Judgement
-from dflash_bench.stats.rules import Figures
 
 STRETCHES = 10
 TIMES_TOLERANCE = 2.0
@@ -30,8 +29,8 @@ class Trial:
     """One thing that was tried: what the gate had to say, and what it said."""
 
     name: str
-    wanted: Outcome
-    got: Outcome
+    wanted: Answer
+    got: Answer
     text: str
 
     @property
@@ -50,16 +49,16 @@ def self_test(
     one, other = halves(runs)
     sides = Sides(one, other, history, is_baseline=True)
     same = decide(sides, policy, policy.false_discovery_rate)
-    wrong = [c for c in same.checks if c.outcome is not Outcome.PASS]
+    wrong = [c for c in same.checks if c.outcome is not Answer.PASS]
     told = "; ".join(f"{c.judgement.metric} rank {c.judgement.rank}: {c.reason}" for c in wrong[:3])
-    trials = [Trial("baseline against itself", Outcome.PASS, same.outcome, told or f"{len(same.checks)} checks pass")]
+    trials = [Trial("baseline against itself", Answer.PASS, same.outcome, told or f"{len(same.checks)} checks pass")]
     sizes = _sizes([c.judgement for c in same.checks], injected)
     for name, size in sizes.items():
         worse = tuple(injure(run, name, size, policy.rules().better(name)) for run in other)
         got = decide(replace(sides, candidate=worse), policy, policy.false_discovery_rate)
-        hit = [c for c in got.of(Outcome.FAIL) if c.judgement.metric == name]
-        outcome = got.outcome if hit or got.outcome is not Outcome.FAIL else Outcome.INCONCLUSIVE
-        trials.append(Trial(f"{name} made worse", Outcome.FAIL, outcome, f"by {size:.4g} in its base unit"))
+        hit = [c for c in got.of(Answer.FAIL) if c.judgement.metric == name]
+        outcome = got.outcome if hit or got.outcome is not Answer.FAIL else Answer.INCONCLUSIVE
+        trials.append(Trial(f"{name} made worse", Answer.FAIL, outcome, f"by {size:.4g} in its base unit"))
     return tuple(trials)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_bench.gate.decision import Check, Decision, Outcome
+from dflash_bench.gate.decision import Answer, Decision, Ruling
 from dflash_bench.model import RunMetrics
 from dflash_bench.report.sheets import MAX_RANKS_SHOWN, Report, Sheet, warning_text
 from dflash_bench.report.units import rank_text, symbol, text
 from dflash_bench.report.verdicts import interval_text, power_text
 
 WORDS = {
-    Outcome.PASS: "PASS: no regression beyond the tolerances",
-    Outcome.FAIL: "FAIL: a regression was shown",
-    Outcome.INCONCLUSIVE: "INCONCLUSIVE: the data cannot tell",
+    Answer.PASS: "PASS: no regression beyond the tolerances",
+    Answer.FAIL: "FAIL: a regression was shown",
+    Answer.INCONCLUSIVE: "INCONCLUSIVE: the data cannot tell",
 }
 
 
@@ -54,11 +54,11 @@ def _side(runs: Sequence[RunMetrics]) -> str:
     return ", ".join(p for p in parts if p)
 
 
-def _checks_sheet(checks: Sequence[Check]) -> Sheet:
+def _checks_sheet(checks: Sequence[Ruling]) -> Sheet:
     """Failures first, then what is open; of what passes on many ranks, the pooled figure stands for all."""
-    order = [Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS]
+    order = [Answer.FAIL, Answer.INCONCLUSIVE, Answer.PASS]
     many = len({c.judgement.rank for c in checks} - {None}) > MAX_RANKS_SHOWN
-    shown = [c for c in checks if c.outcome is not Outcome.PASS or c.judgement.rank is None or not many]
+    shown = [c for c in checks if c.outcome is not Answer.PASS or c.judgement.rank is None or not many]
     rows = tuple(_row(c) for c in sorted(shown, key=lambda c: order.index(c.outcome)))
     columns = (
         "metric",
@@ -79,7 +79,7 @@ def _checks_sheet(checks: Sequence[Check]) -> Sheet:
     return Sheet("What the gate watches", columns, rows, ("metric", "gate", "verdict", "unit", "power"), note)
 
 
-def _row(check: Check) -> tuple[str, ...]:
+def _row(check: Ruling) -> tuple[str, ...]:
     j = check.judgement
     return (
         j.metric,
@@ -97,7 +97,7 @@ def _row(check: Check) -> tuple[str, ...]:
     )
 
 
-def sentence(check: Check) -> str:
+def sentence(check: Ruling) -> str:
     """One check in one line: what, where, how much, how sure."""
     j = check.judgement
     where = "all ranks" if j.rank is None else f"rank {j.rank}"
@@ -107,9 +107,9 @@ def sentence(check: Check) -> str:
     return f"{j.metric}, {where}: {j.verdict}, {change}{share} ({check.reason})"
 
 
-def told(checks: Sequence[Check]) -> tuple[Check, ...]:
+def told(checks: Sequence[Ruling]) -> tuple[Ruling, ...]:
     """Each metric once where all its ranks came out alike: the pooled check then speaks for them."""
-    outcomes: dict[str, set[Outcome]] = {}
+    outcomes: dict[str, set[Answer]] = {}
     for check in checks:
         outcomes.setdefault(check.judgement.metric, set()).add(check.outcome)
     pooled = {c.judgement.metric for c in checks if c.judgement.rank is None}

@@ -15,7 +15,7 @@ from typing import Any
 from dflash_bench.metrics.measure import COLUMNS
 from dflash_bench.metrics.summary import figure, summarise
 from dflash_bench.model import Change, Comparison, Finding, Metric, RunInfo, RunMetrics, Statistic, Table
-from dflash_bench.report.arms import Arms, arms_of, run_documents
+from dflash_bench.report.sides import run_documents
 from dflash_bench.report.verdicts import judgement_rows
 from dflash_bench.stats.judgement import Judgements
 
@@ -31,30 +31,27 @@ def metrics_json(runs: Sequence[RunMetrics]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def comparison_json(comparison: Comparison, judgements: Judgements | None = None, arms: Arms | None = None) -> str:
+def comparison_json(comparison: Comparison, judgements: Judgements | None = None) -> str:
     """One document for a comparison: both runs' identity, every change with its interval, all verdicts and warnings."""
-    return json.dumps(comparison_document(comparison, judgements, arms), indent=1, ensure_ascii=False)
+    return json.dumps(comparison_document(comparison, judgements), indent=1, ensure_ascii=False)
 
 
-def comparison_document(
-    comparison: Comparison, judgements: Judgements | None = None, arms: Arms | None = None
-) -> dict[str, Any]:
+def comparison_document(comparison: Comparison, judgements: Judgements | None = None) -> dict[str, Any]:
     """The same before it is text.
 
-    ``"verdicts"`` is null where the runs are too unlike for any. Where ``arms`` are given, ``"runs"`` lists each run
+    ``"verdicts"`` is null where the runs are too unlike for any. ``"runs"`` lists each run
     with its own figures; ``"base"``, ``"candidate"`` and ``"tables"`` are those of the runs looked at step by step.
     """
-    sides = {"base": comparison.base, "candidate": comparison.candidate}
-    every = arms_of(comparison, arms)
+    first = {"base": comparison.base, "candidate": comparison.candidate}
     return {
-        **{side: _run(run.info) for side, run in sides.items()},
-        **({"runs": run_documents(arms)} if arms else {}),
+        **{side: _run(run.info) for side, run in first.items()},
+        "runs": run_documents(comparison.sides),
         "comparison": [_change(c) for c in comparison.changes],
         "verdicts": None if judgements is None else judgement_rows(judgements.each),
         "method": None if judgements is None else judgements.method,
         "warnings": [_finding(f) for f in comparison.findings]
-        + [_finding(f, run.info, side) for side, runs in every.sides for run in runs for f in run.findings],
-        "tables": _tables(sides.values()),
+        + [_finding(f, run.info, side) for side, runs in comparison.sides.named for run in runs for f in run.findings],
+        "tables": _tables(first.values()),
     }
 
 

@@ -7,8 +7,7 @@ from itertools import groupby
 
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Better, Change, Comparison, Interval, RunMetrics, Statistic, Unit, Value
-from dflash_bench.report.arms import Arms, arms_of, run_metrics, run_rows
+from dflash_bench.model import Better, Change, Comparison, Interval, RunMetrics, Sides, Statistic, Unit, Value
 from dflash_bench.report.changes import KEY_METRICS, key_changes, pooled_changes
 from dflash_bench.report.sheets import (
     KINDS_TITLE,
@@ -23,6 +22,7 @@ from dflash_bench.report.sheets import (
     main_ranges,
     warning_lines,
 )
+from dflash_bench.report.sides import run_metrics, run_rows, runs_note
 from dflash_bench.report.table_sheets import TRACING_COLUMNS, tracing_rows
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
 from dflash_bench.report.verdicts import verdict_lines, verdict_sheet
@@ -47,9 +47,8 @@ def comparison_report(
     is_per_rank: bool | None = None,
     is_brief: bool = False,
     judgements: Judgements | None = None,
-    arms: Arms | None = None,
 ) -> Report:
-    """Base against candidate; ``arms`` holds all runs where there are repeats.
+    """Base against candidate.
 
     ``is_per_rank``: None shows single ranks where there are at most four. ``is_brief``: the first sheets and what the
     host was doing, without every metric.
@@ -62,24 +61,24 @@ def comparison_report(
     sheets = {title: _changes_sheet(title, own) for title, own in by_section(changes, lambda c: c.metric)}
     watched = KEY_METRICS if is_brief else None
     verdicts = [] if judgements is None else [verdict_sheet(judgements, is_per_rank=per_rank, watched=watched)]
-    every = arms_of(comparison, arms)
-    first = (_glance_sheet(comparison), _runs_sheet(every), _ranks_sheet(comparison), *_cause_sheets(comparison))
+    sides = comparison.sides
+    first = (_glance_sheet(comparison), _runs_sheet(sides), _ranks_sheet(comparison), *_cause_sheets(comparison))
     # of runs with different kinds of steps, those of one kind are what can be compared
     apart = (sheets[KINDS_TITLE],) if are_steps_unlike(comparison) else ()
-    last = (*verdicts, *(apart if is_brief else sheets.values()), _tracing_sheet(every))
+    last = (*verdicts, *(apart if is_brief else sheets.values()), _tracing_sheet(sides))
     return Report(
-        title=" → ".join(_side(runs) for _, runs in every.sides),
+        title=" → ".join(_side(runs) for _, runs in sides.named),
         lines=(
             f"base: {identity(base)}; {captured(base)}",
             f"candidate: {identity(candidate)}; {captured(candidate)}",
-            *([every.note] if every.note else []),
-            *kinds_lines(every, ("base", "candidate")),
+            *([note] if (note := runs_note(sides)) else []),
+            *kinds_lines(sides, ("base", "candidate")),
             *(verdict_lines(judgements) if judgements else ()),
             *_straggler_lines(comparison),
-            *_tracing_lines(every),
+            *_tracing_lines(sides),
         ),
         sheets=tuple(s for s in (*first, *last) if s.rows),
-        warnings=tuple(warning_texts(comparison, every)),
+        warnings=tuple(warning_texts(comparison)),
     )
 
 
@@ -88,9 +87,9 @@ def are_steps_unlike(comparison: Comparison) -> bool:
     return any(f.code == "different_composition" for f in comparison.findings)
 
 
-def kinds_lines(arms: Arms, names: tuple[str, str]) -> Iterator[str]:
+def kinds_lines(sides: Sides, names: tuple[str, str]) -> Iterator[str]:
     """Of which kinds of steps each side consists; nothing where all steps of both are of one kind."""
-    shares = [composition(runs) for _, runs in arms.sides]
+    shares = [composition(runs) for _, runs in sides.named]
     if len({*shares[0], *shares[1]}) < 2:
         return
     told = (", ".join(f"{share:.1%} {kind}" for kind, share in side.items()).replace("%", " %") for side in shares)
@@ -110,10 +109,10 @@ def _is_full_coverage(change: Change) -> bool:
     return is_coverage and change.base in (full, None) and change.candidate in (full, None)
 
 
-def warning_texts(comparison: Comparison, arms: Arms) -> Iterator[str]:
+def warning_texts(comparison: Comparison) -> Iterator[str]:
     """Everything a reader must know of the comparison and of every run, as lines."""
     yield from warning_lines(comparison.findings)
-    for side, runs in arms.sides:
+    for side, runs in comparison.sides.named:
         for run in runs:
             where = f"{side} {run.info.run}" if len(runs) > 1 else side
             yield from (f"{where}: {line}" for line in warning_lines(run.findings))
@@ -166,11 +165,11 @@ def _interval(found: Interval | None, unit: Unit) -> str:
     return f"{text(found.low, unit, is_signed=True)} … {text(found.high, unit, is_signed=True)}"
 
 
-def _runs_sheet(arms: Arms) -> Sheet:
+def _runs_sheet(sides: Sides) -> Sheet:
     """Every run with its own figures, where there are repeats."""
-    if not arms.is_repeated:
+    if not sides.is_repeated:
         return Sheet("", (), ())
-    names = run_metrics(arms)
+    names = run_metrics(sides)
     rows = [
         (
             row.side,
@@ -178,7 +177,7 @@ def _runs_sheet(arms: Arms) -> Sheet:
             "✓" if row.is_typical else "",
             *(text(value, spec(name).unit) for name, value in zip(names, row.figures, strict=True)),
         )
-        for row in run_rows(arms)
+        for row in run_rows(sides)
     ]
     columns = ("side", "run", "median", *(_heading(name) for name in names))
     return Sheet("Runs", columns, tuple(rows), left=("side", "run"))
@@ -219,16 +218,16 @@ def _straggler_lines(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _tracing_sheet(arms: Arms) -> Sheet:
+def _tracing_sheet(sides: Sides) -> Sheet:
     """Step p50 with the recorder and without any, of all runs that were made both ways, by the loop's own clock."""
-    rows = [row for _, runs in arms.sides for run in runs for row in tracing_rows(run)]
+    rows = [row for _, runs in sides.named for run in runs for row in tracing_rows(run)]
     note = "each from one pair of runs: the drift of the machine between them is in the ratio"
     return Sheet("What tracing cost", TRACING_COLUMNS, tuple(rows), left=("arm", "recorder"), note=note)
 
 
-def _tracing_lines(arms: Arms) -> Iterator[str]:
+def _tracing_lines(sides: Sides) -> Iterator[str]:
     """Where there is nothing to say about the cost of tracing, that."""
-    without = {side: runs for side, runs in arms.sides if not any(tracing_rows(run) for run in runs)}
+    without = {side: runs for side, runs in sides.named if not any(tracing_rows(run) for run in runs)}
     # only the built-in loop can be run again without a tool
     is_own = any("steps_asked" in run.info.settings for runs in without.values() for run in runs)
     if without:

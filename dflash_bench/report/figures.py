@@ -19,7 +19,7 @@ import numpy as np
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure, summarise
 from dflash_bench.model import Better, Change, Comparison, FloatArray, Metric, RunMetrics, Unit
-from dflash_bench.report.arms import Arms, arms_of, pooled
+from dflash_bench.report.sides import pooled
 from dflash_bench.report.units import MISSING, symbol, text
 
 BASE, CANDIDATE = "#8a8178", "#2f81d0"
@@ -176,14 +176,14 @@ def ecdf(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.percentile(ordered, 100 * share), share
 
 
-def ecdf_figure(comparison: Comparison, name: str, arms: Arms | None = None) -> Figure | None:
+def ecdf_figure(comparison: Comparison, name: str) -> Figure | None:
     """Both runs' distributions of a metric over all ranks and, dashed, their worst rank; None where neither has it.
 
-    The other runs of ``arms``, if any, are thin lines beside them.
+    The other runs of both sides, if any, are thin lines beside them.
     """
     traces, words, values = [], [], []
     better, unit = spec(name).better, spec(name).unit
-    others = [runs[1:] for _, runs in arms_of(comparison, arms).sides]
+    others = [runs[1:] for _, runs in comparison.sides.named]
     for (side, run, colour), more in zip(sides(comparison), others, strict=True):
         found = pooled(run, name)
         if found is None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Comparison, RunMetrics, Unit, Value
-from dflash_bench.report.arms import pooled
 from dflash_bench.report.figures import (
     Figure,
     Trace,
@@ -21,6 +20,7 @@ from dflash_bench.report.figures import (
     sides,
     value_axis,
 )
+from dflash_bench.report.sides import pooled
 from dflash_bench.report.units import milliseconds
 
 MAX_CAUSES = 8

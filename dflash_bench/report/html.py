@@ -20,7 +20,6 @@ from dflash_bench.metrics.events import Reading
 from dflash_bench.metrics.registry import spec
 from dflash_bench.model import Comparison
 from dflash_bench.profile import Profile
-from dflash_bench.report.arms import Arms, arms_of, run_metrics
 from dflash_bench.report.as_json import comparison_document
 from dflash_bench.report.changes import key_changes, largest
 from dflash_bench.report.comparison import are_steps_unlike, kinds_lines, warning_texts
@@ -39,6 +38,7 @@ from dflash_bench.report.html_tables import (
     verdict_lines,
 )
 from dflash_bench.report.sheets import captured, identity
+from dflash_bench.report.sides import run_metrics, runs_note
 from dflash_bench.report.timeline import StepWindow, step_windows
 from dflash_bench.report.units import symbol
 from dflash_bench.stats.judgement import Judgements
@@ -82,9 +82,8 @@ def html_report(
     comparison: Comparison,
     steps: Timelines | None,
     judgements: Judgements | None = None,
-    arms: Arms | None = None,
 ) -> str:
-    """The whole page, headed by the verdicts where any were reached; ``arms``: all runs, where there are repeats."""
+    """The whole page, headed by the verdicts where any were reached."""
     import jinja2
     from plotly.offline import get_plotlyjs
 
@@ -96,16 +95,15 @@ def html_report(
         lstrip_blocks=True,
     )
     environment.filters["parts"] = _parts
-    every = arms_of(comparison, arms)
-    sections = _sections(comparison, steps, judgements, every)
+    sections = _sections(comparison, steps, judgements)
     specs = ",\n".join(f"{json.dumps(f.key)}:{f.spec}" for _, figures in sections.values() for f in figures)
     return environment.get_template("report.html.j2").render(
-        **_texts(comparison, judgements, every),
+        **_texts(comparison, judgements),
         sections=sections,
         css=_template("report.css"),
         js=_template("report.js"),
         plotly=get_plotlyjs(),
-        comparison_json=script_json(embedded(comparison, judgements, arms)),
+        comparison_json=script_json(embedded(comparison, judgements)),
         figures_json=script_json("{" + specs + "}"),
         version=__version__,
     )
@@ -120,44 +118,44 @@ def _template(name: str) -> str:
     return (files("dflash_bench.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _texts(comparison: Comparison, judgements: Judgements | None, arms: Arms) -> dict[str, Any]:
-    base, candidate = comparison.base, comparison.candidate
+def _texts(comparison: Comparison, judgements: Judgements | None) -> dict[str, Any]:
+    base, candidate, sides = comparison.base, comparison.candidate, comparison.sides
     names, keys = side_names(comparison), key_changes(comparison)
     waits, waits_left_out = cause_rows(host_waits(base), host_waits(candidate))
     dry, dry_left_out = cause_rows(stalls(base), stalls(candidate))
-    infos = [[run.info for run in runs] for _, runs in arms.sides]
-    circumstances = settings(arms)
+    infos = [[run.info for run in runs] for _, runs in sides.named]
+    circumstances = settings(sides)
     return {
         "names": names,
         "about": [(identity(run.info), captured(run.info)) for run in (base, candidate)],
-        "note": arms.note,
+        "note": runs_note(sides),
         "verdicts": verdict_lines(judgements) if judgements else [],
         "method": judgements.method if judgements else "",
         "refusals": [d.finding.text for d in differences(*infos) if is_refused([d])],
         "largest": [change_row(c) for c in largest(keys)],
         "waits": [wait_sentence(name, run) for name, run in zip(names, (base, candidate), strict=True)],
         "tiles": [change_row(c, judgements) for c in keys],
-        "run_metrics": [(name, symbol(spec(name).unit)) for name in run_metrics(arms)],
-        "runs": run_cells(arms) if arms.is_repeated else [],
-        "kinds": list(kinds_lines(arms, names)),
+        "run_metrics": [(name, symbol(spec(name).unit)) for name in run_metrics(sides)],
+        "runs": run_cells(sides) if sides.is_repeated else [],
+        "kinds": list(kinds_lines(sides, names)),
         "are_steps_unlike": are_steps_unlike(comparison),
         "changes": change_sections(comparison, judgements),
         "causes": [
             ("Host waits, over all ranks", "range path", waits, waits_left_out),
             ("Idle time of streams, over all ranks", "innermost range · call", dry, dry_left_out),
         ],
-        "warnings": list(warning_texts(comparison, arms)),
+        "warnings": list(warning_texts(comparison)),
         "differing": [s for s in circumstances if s.is_different],
         "settings": [s for s in circumstances if not s.is_different],
-        "commands": commands(arms),
+        "commands": commands(sides),
     }
 
 
 def _sections(
-    comparison: Comparison, steps: Timelines | None, judgements: Judgements | None, arms: Arms
+    comparison: Comparison, steps: Timelines | None, judgements: Judgements | None
 ) -> dict[str, tuple[str, list[Figure]]]:
     """Figures by section of the page: id → (title, figures); sections without figures are left out."""
-    curves = [ecdf_figure(comparison, name, arms) for name in CURVES]
+    curves = [ecdf_figure(comparison, name) for name in CURVES]
     found: dict[str, tuple[str, list[Figure | None]]] = {
         "changes": ("What changed", [*forest_figures(comparison, judgements)]),
         "code": ("Which code made the host wait", [*cause_figures(comparison)]),
@@ -180,12 +178,12 @@ def _timeline_figures(comparison: Comparison, steps: Timelines | None) -> list[F
     ]
 
 
-def embedded(comparison: Comparison, judgements: Judgements | None = None, arms: Arms | None = None) -> str:
+def embedded(comparison: Comparison, judgements: Judgements | None = None) -> str:
     """The comparison's JSON without its white space, verdicts included.
 
     Of a table beyond `MAX_TABLE_ROWS` the rest is counted in ``table_rows_left_out``.
     """
-    content = comparison_document(comparison, judgements, arms)
+    content = comparison_document(comparison, judgements)
     left_out = {name: len(rows) - MAX_TABLE_ROWS for name, rows in content["tables"].items()}
     content["tables"] = {name: _first_rows(rows) for name, rows in content["tables"].items()}
     content["table_rows_left_out"] = {name: count for name, count in left_out.items() if count > 0}

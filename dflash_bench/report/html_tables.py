@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from dflash_bench.capture.settings import asked_words, is_repeatable
 from dflash_bench.metrics.registry import spec
-from dflash_bench.model import Change, Comparison, RunInfo, Unit, Value
-from dflash_bench.report.arms import Arms, run_metrics, run_rows
+from dflash_bench.model import Change, Comparison, RunInfo, Sides, Unit, Value
 from dflash_bench.report.changes import KEY_METRICS, pooled_changes, tone
 from dflash_bench.report.figures_code import Cause
 from dflash_bench.report.sheets import MAX_RANKS_SHOWN, by_section
+from dflash_bench.report.sides import run_metrics, run_rows
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
 from dflash_bench.stats.judgement import Judgement, Judgements, Verdict
 
@@ -181,20 +181,20 @@ class RunCells:
     cells: tuple[Cell, ...]
 
 
-def run_cells(arms: Arms) -> list[RunCells]:
+def run_cells(sides: Sides) -> list[RunCells]:
     """Every run with its own figures."""
-    units = [spec(name).unit for name in run_metrics(arms)]
+    units = [spec(name).unit for name in run_metrics(sides)]
     return [
         RunCells(
             row.side, row.run, row.is_typical, tuple(number(v, u) for v, u in zip(row.figures, units, strict=True))
         )
-        for row in run_rows(arms)
+        for row in run_rows(sides)
     ]
 
 
-def settings(arms: Arms) -> list[Setting]:
+def settings(sides: Sides) -> list[Setting]:
     """The circumstances of both sides, those that differ first; of several runs, every value that any of them has."""
-    ours, theirs = (_circumstances([run.info for run in runs]) for _, runs in arms.sides)
+    ours, theirs = (_circumstances([run.info for run in runs]) for _, runs in sides.named)
     found = [Setting(k, ours.get(k, MISSING), theirs.get(k, MISSING)) for k in dict.fromkeys([*ours, *theirs])]
     return sorted(found, key=lambda s: not s.is_different)
 
@@ -224,19 +224,19 @@ def _circumstances_of(info: RunInfo) -> dict[str, str]:
     return {name: MISSING if value is None or value == "" else str(value) for name, value in found.items()}
 
 
-def commands(arms: Arms) -> list[str]:
+def commands(sides: Sides) -> list[str]:
     """What to type to get this report again; where the built-in loop made the runs, from the very start."""
-    pair = shlex.join(",".join(run.info.run for run in runs) for _, runs in arms.sides)
-    return [*_origin(arms), f"dflash-bench compare {pair}", f"dflash-bench report {pair} -o report.html"]
+    pair = shlex.join(",".join(run.info.run for run in runs) for _, runs in sides.named)
+    return [*_origin(sides), f"dflash-bench compare {pair}", f"dflash-bench report {pair} -o report.html"]
 
 
-def _origin(arms: Arms) -> list[str]:
+def _origin(sides: Sides) -> list[str]:
     """The commands that made the runs: one for both arms, which then take turns, where all else was the same."""
-    base, candidate = arms.base[0].info, arms.candidate[0].info
+    base, candidate = sides.base[0].info, sides.candidate[0].info
     if not (is_repeatable(base) and is_repeatable(candidate)):
         return ["dflash-bench ingest FOLDER_OF_CAPTURES"]
     made = [asked_words(base), asked_words(candidate)]
     if base.arm != candidate.arm and made[0] == asked_words(replace(candidate, arm=base.arm)):
         made = [[*made[0], "--arm", str(candidate.arm)]]
-    repeats = max(len(arms.base), len(arms.candidate))
+    repeats = max(len(sides.base), len(sides.candidate))
     return [shlex.join([*words, *(["--repeats", str(repeats)] if repeats > 1 else [])]) for words in made]

@@ -34,7 +34,7 @@ TRACKS_PER_PROCESS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TracedRun:
     """A run in the trace: what it is called, and by how many ns each rank's clock is ahead of the lowest rank's."""
 
     label: str
@@ -46,14 +46,14 @@ class Side:
         return round(self.offsets.get(rank, 0.0))
 
 
-def side(label: str, profile: Profile, run: RunMetrics) -> Side:
+def traced_run(label: str, profile: Profile, run: RunMetrics) -> TracedRun:
     """A run with the clock offsets that were measured of it; none where its ranks share a clock."""
     offsets = {m.rank: float(m.values[0]) for m in run.metrics if m.name == "clock.offset" and m.rank is not None}
-    return Side(label, profile, offsets)
+    return TracedRun(label, profile, offsets)
 
 
 def write_trace(
-    path: Path, sides: Sequence[Side], reading: Reading | None = None, steps: tuple[int, int] | None = None
+    path: Path, sides: Sequence[TracedRun], reading: Reading | None = None, steps: tuple[int, int] | None = None
 ) -> int:
     """Write the trace, gzipped when the name ends in ``.gz``; it is whole or not there. Returns the number of events.
 
@@ -87,7 +87,7 @@ def _dump(file: TextIO, events: Iterable[Event]) -> int:
     return count
 
 
-def trace_events(sides: Sequence[Side], reading: Reading, steps: tuple[int, int] | None = None) -> Iterator[Event]:
+def trace_events(sides: Sequence[TracedRun], reading: Reading, steps: tuple[int, int] | None = None) -> Iterator[Event]:
     """All events, process by process; those of one track ascend in time. First steps of all runs are one instant."""
     starts = [_first_and_step(each, reading, steps) for each in sides]
     lead_in = max((step - first for first, step in starts), default=0)
@@ -106,7 +106,7 @@ def trace_events(sides: Sequence[Side], reading: Reading, steps: tuple[int, int]
                 yield from _ProcessTrace(pid, zero, events, work, _leads(work), found, _span(found, steps)).events()
 
 
-def _first_and_step(each: Side, reading: Reading, wanted: tuple[int, int] | None) -> tuple[int, int]:
+def _first_and_step(each: TracedRun, reading: Reading, wanted: tuple[int, int] | None) -> tuple[int, int]:
     """The first instant and the first step's start over the ranks of a run, on the lowest rank's clock."""
     firsts, begins = [], []
     for process in each.profile.info.processes:

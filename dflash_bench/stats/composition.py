@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Finding, RunMetrics
+from dflash_bench.model import Finding, RunMetrics, Sides
 
-PREFIX = "steps@"
-TOLERATED = 0.02
+_PREFIX = "steps@"
+_TOLERATED = 0.02
 """A kind of steps may make up so much more of one side's steps than of the other's. A median moves by less than the
 distance of the quantiles that far from it."""
 
@@ -25,15 +25,15 @@ def composition(runs: Sequence[RunMetrics]) -> dict[str, float]:
 
 def is_composition(name: str) -> bool:
     """Whether a metric counts the steps of one kind."""
-    return name.startswith(PREFIX)
+    return name.startswith(_PREFIX)
 
 
-def unlike_steps(base: Sequence[RunMetrics], candidate: Sequence[RunMetrics]) -> Iterator[Finding]:
+def unlike_steps(sides: Sides) -> Iterator[Finding]:
     """A warning where the sides consist of different steps; none where one of them does not say."""
-    old, new = composition(base), composition(candidate)
+    old, new = composition(sides.base), composition(sides.candidate)
     kinds = sorted({*old, *new})
     apart = max((abs(new.get(kind, 0.0) - old.get(kind, 0.0)) for kind in kinds), default=0.0)
-    if not old or not new or round(apart, 6) <= TOLERATED:
+    if not old or not new or round(apart, 6) <= _TOLERATED:
         return
     shares = ", ".join(f"{kind} {old.get(kind, 0.0):.1%} against {new.get(kind, 0.0):.1%}" for kind in kinds)
     text = f"the steps are not alike ({shares}): figures over all steps compare unlike work, those of one kind do not"
@@ -45,6 +45,6 @@ def _counts(run: RunMetrics) -> dict[str, float]:
     found: dict[str, float] = {}
     for m in run.metrics:
         if is_composition(m.name) and m.rank is not None and (value := figure(m)) is not None:
-            kind = m.name.removeprefix(PREFIX)
+            kind = m.name.removeprefix(_PREFIX)
             found[kind] = found.get(kind, 0.0) + value
     return found

@@ -8,38 +8,33 @@ runs of one code on a busy 2-core machine (those of ``tests/data/gate-demo`` and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Metric, RunMetrics
+from dflash_bench.model import Metric, MetricKey, RunMetrics, Sides
 
-MIN_RANKS = 4
+_MIN_RANKS = 4
 """The median of three others stays where it is when one of them moves; with fewer, each would take others along."""
 
-Chosen = Callable[[str], bool]
-Sides = tuple[list[RunMetrics], list[RunMetrics]]
 
-
-def levelled(base: Sequence[RunMetrics], candidate: Sequence[RunMetrics], chosen: Chosen) -> Sides:
+def levelled(sides: Sides, chosen: Callable[[str], bool]) -> Sides:
     """Both sides with only the ``chosen`` metrics of single ranks, each rank's samples at one common level.
 
     From each run the median of the *other* ranks' figures is taken off and its mean over the base's runs put back on:
     adding that constant to both sides changes no difference and keeps the scale that tolerances are a share of. Metrics
-    that fewer than `MIN_RANKS` ranks have are left out.
+    that fewer than `_MIN_RANKS` ranks have are left out.
     """
-    levels = [_levels(run, chosen) for run in base]
+    levels = [_levels(run, chosen) for run in sides.base]
     keys = set.intersection(*(set(each) for each in levels)) if levels else set()
     common = {key: float(np.mean([each[key] for each in levels])) for key in keys}
-    return [_at(run, common, chosen) for run in base], [_at(run, common, chosen) for run in candidate]
+    base, candidate = (tuple(_at(run, common, chosen) for run in runs) for _, runs in sides.named)
+    return replace(sides, base=base, candidate=candidate)
 
 
-Key = tuple[str, int | None]
-
-
-def _levels(run: RunMetrics, chosen: Chosen) -> dict[Key, float]:
+def _levels(run: RunMetrics, chosen: Callable[[str], bool]) -> dict[MetricKey, float]:
     """(metric, rank) → the median of the other ranks' figures in this run."""
     figures: dict[str, dict[int, float]] = {}
     for m in run.metrics:
@@ -48,12 +43,12 @@ def _levels(run: RunMetrics, chosen: Chosen) -> dict[Key, float]:
     return {
         (name, rank): float(np.median([value for other, value in ranks.items() if other != rank]))
         for name, ranks in figures.items()
-        if len(ranks) >= MIN_RANKS
+        if len(ranks) >= _MIN_RANKS
         for rank in ranks
     }
 
 
-def _at(run: RunMetrics, common: dict[Key, float], chosen: Chosen) -> RunMetrics:
+def _at(run: RunMetrics, common: dict[MetricKey, float], chosen: Callable[[str], bool]) -> RunMetrics:
     own = _levels(run, chosen)
     kept = tuple(
         _moved(m, common[key] - own[key]) for m in run.metrics if (key := (m.name, m.rank)) in own and key in common

@@ -10,16 +10,13 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from dflash_bench.metrics.registry import spec
-from dflash_bench.model import Better, Unit
+from dflash_bench.model import Better, Figures, Unit
 from dflash_bench.stats.fdr import FALSE_DISCOVERY_RATE
 from dflash_bench.stats.noise import DRIFT, TIMER_FLOOR_NS, TOLERANCE, Allowance, Noise
 from dflash_bench.stats.shift import t_quantile
 
 MIN_HISTORY = 3
 """Runs that a drift can be learned from."""
-
-Figures = Mapping[tuple[str, int | None], Sequence[float]]
-"""(metric, rank) → the figure of each earlier run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ take no part in the correction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from dflash_bench.metrics.registry import position
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Better, Metric, RunMetrics, Unit
+from dflash_bench.model import Better, Metric, MetricKey, RunMetrics, Sides, Unit
 from dflash_bench.stats.bootstrap import seed
 from dflash_bench.stats.fdr import adjusted, level
 from dflash_bench.stats.judgement import Judgement, Judgements, Verdict
@@ -28,25 +28,19 @@ from dflash_bench.stats.shift import Shift, shift
 
 PERMUTATION_LEVEL = 0.05
 
-
-Chosen = Callable[[str, int | None], bool]
-Side = Sequence[dict[tuple[str, int | None], Metric]]
-"""The runs of one arm, each as its metrics by name and rank."""
+_Runs = Sequence[Mapping[MetricKey, Metric]]
+"""The runs of one side, each as its metrics by name and rank."""
 
 
 def judge(
-    base: Sequence[RunMetrics],
-    candidate: Sequence[RunMetrics],
+    sides: Sides,
     rules: Rules | None = None,
-    chosen: Chosen | None = None,
+    chosen: Callable[[str, int | None], bool] | None = None,
 ) -> Judgements:
-    """Judge every metric and rank that both sides have, has a direction, and is ``chosen`` (None: all).
-
-    Each side holds the runs of one arm, at least one.
-    """
+    """Judge every metric and rank that both sides have, has a direction, and is ``chosen`` (None: all)."""
     rules = rules or Rules()
-    is_same_input = _same_inputs([*base, *candidate])
-    old, new = ([{(m.name, m.rank): m for m in run.metrics} for run in side] for side in (base, candidate))
+    is_same_input = _same_inputs([*sides.base, *sides.candidate])
+    old, new = ([{(m.name, m.rank): m for m in run.metrics} for run in side] for _, side in sides.named)
     opened = [
         _opened(name, rank, old, new, rules, is_same_input)
         for name, rank in _names(old, new)
@@ -62,7 +56,7 @@ def judge(
     return Judgements(done, len(tests), rules.rate)
 
 
-def _names(base: Side, candidate: Side) -> list[tuple[str, int | None]]:
+def _names(base: _Runs, candidate: _Runs) -> list[MetricKey]:
     """What both sides have. Pooled over one rank is that rank, and is left out."""
     sides = [{key for run in side for key in run} for side in (base, candidate)]
     both = sides[0] & sides[1]
@@ -86,7 +80,7 @@ class _Open:
 
 
 def _opened(
-    name: str, rank: int | None, base: Side, candidate: Side, rules: Rules, is_same_input: bool
+    name: str, rank: int | None, base: _Runs, candidate: _Runs, rules: Rules, is_same_input: bool
 ) -> _Open | Judgement | None:
     sides = [[run[name, rank] for run in side if (name, rank) in run] for side in (base, candidate)]
     kind = noise(name)
@@ -147,7 +141,7 @@ def _exact(sides: Sequence[Sequence[Metric]], rules: Rules) -> Judgement | None:
     )
 
 
-def _step_period(base: Side, rank: int | None) -> float | None:
+def _step_period(base: _Runs, rank: int | None) -> float | None:
     """The base's step, which leads are measured against; the pooled one where the rank has none."""
     for wanted in (rank, None):
         found = [figure(m) for run in base if (m := run.get(("step.period", wanted))) is not None]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulated_runs import KINDS, Truth, metric, run
+from simulated_runs import KINDS, Truth, judge_both, metric, run
 
 from dflash_bench.baseline.file import load
 from dflash_bench.baseline.folder import all_in, find, prune, save
@@ -17,7 +17,6 @@ from dflash_bench.baseline.key import BaselineKey
 from dflash_bench.errors import DataError, SchemaError, UsageError
 from dflash_bench.metrics.measure import pool
 from dflash_bench.model import Metric, Statistic, Unit
-from dflash_bench.stats.verdict import judge
 
 STACK = {"version.torch": "2.13.0", "version.python": "3.11.7", "seed": 0, "steps": 60}
 
@@ -62,7 +61,7 @@ def test_a_baseline_gives_its_runs_back_sample_by_sample(tmp_path):
 def test_what_is_judged_from_a_baseline_equals_what_is_judged_from_the_runs(tmp_path):
     runs, others = [made(f"r{k}", k) for k in range(4)], [made(f"c{k}", 10 + k) for k in range(4)]
     path, _ = save(tmp_path, runs)
-    assert judge(load(path).run_metrics(), others).each == judge(runs, others).each
+    assert judge_both(load(path).run_metrics(), others).each == judge_both(runs, others).each
 
 
 def test_the_file_lies_where_its_key_says_and_reads_like_a_list(tmp_path):

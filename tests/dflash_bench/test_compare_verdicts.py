@@ -6,9 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from simulated_runs import KINDS, STEP_NS, Truth, run, side
+from simulated_runs import KINDS, STEP_NS, Truth, compare_both, run, side
 
-from dflash_bench.compare import compare_arms
 from dflash_bench.report.as_json import comparison_json
 from dflash_bench.report.comparison import comparison_report
 from dflash_bench.stats.judgement import Verdict
@@ -57,7 +56,7 @@ def test_every_verdict_says_its_power_and_every_open_one_its_reason(verdicts):
 def test_several_runs_of_each_arm_are_compared_as_arms():
     rng = np.random.default_rng(0)
     base, candidate = side(rng, QUIET, 5), side(rng, QUIET, 5, -0.05 * STEP_NS)
-    found, judgements = compare_arms(base, candidate)
+    found, judgements = compare_both(base, candidate)
     (change,) = found.changes
     (judged,) = judgements.each
     assert judged.verdict is Verdict.IMPROVED
@@ -69,7 +68,7 @@ def test_several_runs_of_each_arm_are_compared_as_arms():
 def test_a_verdict_from_single_runs_is_told_to_rest_on_a_stated_drift(num, shift, is_told):
     """On a busy machine runs stray further than stated: whoever reads the verdict must know what it rests on."""
     rng = np.random.default_rng(2)
-    found, _ = compare_arms(side(rng, QUIET, num), side(rng, QUIET, num, shift * STEP_NS))
+    found, _ = compare_both(side(rng, QUIET, num), side(rng, QUIET, num, shift * STEP_NS))
     told = [f.text for f in found.findings if f.code == "stated_drift"]
     assert bool(told) == is_told
     assert all("1 verdict" in text and "--repeats 5" in text for text in told)
@@ -77,7 +76,7 @@ def test_a_verdict_from_single_runs_is_told_to_rest_on_a_stated_drift(num, shift
 
 def test_the_report_heads_with_verdicts_reasons_and_how_they_were_reached():
     rng = np.random.default_rng(1)
-    found, judgements = compare_arms(side(rng, KINDS["time"], 1), side(rng, KINDS["time"], 1))
+    found, judgements = compare_both(side(rng, KINDS["time"], 1), side(rng, KINDS["time"], 1))
     report = comparison_report(found, judgements=judgements)
     assert any(line.startswith("verdicts: 0 regressed, 0 improved, 1 inconclusive") for line in report.lines)
     assert [sheet.title for sheet in report.sheets[:2]] == ["At a glance", "Verdicts"]
@@ -94,7 +93,7 @@ def test_runs_of_two_devices_get_figures_but_no_verdict():
     rng = np.random.default_rng(2)
     base, candidate = side(rng, QUIET, 1), side(rng, QUIET, 1)
     other = [replace(r, info=replace(r.info, device="H300")) for r in candidate]
-    found, judgements = compare_arms(base, other)
+    found, judgements = compare_both(base, other)
     assert judgements is None
     assert found.changes[0].difference is not None
     assert [f.code for f in found.findings] == ["different_device"]
@@ -105,6 +104,6 @@ def test_what_is_not_judged_keeps_its_figures():
     from dflash_bench.metrics.rank import metric as measured
 
     both = [run([measured("coverage.open_ranges", 0, np.array([k]))]) for k in (1, 4)]
-    found, judgements = compare_arms(both[:1], both[1:])
+    found, judgements = compare_both(both[:1], both[1:])
     assert judgements.each == ()
     assert found.changes[0].difference == 3

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simulated_runs import KINDS, metric, run
+from simulated_runs import KINDS, compare_both, metric, run
 
 from dflash_bench.baseline.folder import find, save
-from dflash_bench.compare import compare, compare_arms
-from dflash_bench.gate.decision import Sides, decide
+from dflash_bench.compare import compare
+from dflash_bench.gate.decision import decide
 from dflash_bench.gate.policy import MetricPolicy, Policy
-from dflash_bench.model import Metric, Statistic, Unit
+from dflash_bench.model import Metric, Sides, Statistic, Unit
 from dflash_bench.stats.composition import composition
 
 
@@ -48,7 +48,7 @@ def test_a_comparison_of_unlike_steps_is_marked(base, candidate, is_marked):
     """The kinds may differ by two points; a run that does not tell its steps apart is not called unlike."""
     found = compare(made_of(**base), made_of(**candidate))
     assert ("different_composition" in codes(found)) == is_marked
-    arms, _ = compare_arms([made_of(**base)] * 2, [made_of(**candidate)] * 2)
+    arms, _ = compare_both([made_of(**base)] * 2, [made_of(**candidate)] * 2)
     assert ("different_composition" in codes(arms)) == is_marked
 
 
@@ -62,6 +62,6 @@ def test_the_gate_warns_too_and_a_baseline_remembers_what_its_runs_consisted_of(
     new = made_of("new", decode=80, prefill=20)
     base = find(tmp_path, new.info).run_metrics()
     assert composition(base) == {"decode": 1.0}
-    sides = Sides(base, (new,), {}, is_baseline=True)
+    sides = Sides(base, (new,), is_baseline=True)
     found = decide(sides, Policy(metrics={"step.period": MetricPolicy()}), 0.05)
     assert "different_composition" in [f.code for f in found.findings]

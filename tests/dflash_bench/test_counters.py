@@ -20,8 +20,8 @@ from dflash_bench.ingest.steps import read_steps
 from dflash_bench.layout import STEPS, StepTable
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.summary import figure
+from dflash_bench.model import Sides
 from dflash_bench.profile import Profile, open_profile
-from dflash_bench.report.arms import Arms
 from dflash_bench.report.comparison import comparison_report
 from dflash_bench.report.run import run_report
 from dflash_bench.report.sheets import Report
@@ -135,8 +135,8 @@ def test_a_comparison_shows_what_tracing_cost_each_side_or_says_that_nobody_meas
 def test_of_repeats_those_that_ran_without_a_tool_too_say_what_tracing_cost(tmp_path: Path) -> None:
     """The median run, which stands for its side elsewhere, need not be the one that was made both ways."""
     median, other = (measure(profile_of(tmp_path, unprofiled=own, run=run)) for own, run in ((False, "a"), (True, "b")))
-    arms = Arms(base=(median, other), candidate=(median, median))
-    report = comparison_report(compare(median, median), arms=arms)
+    sides = Sides((median, other), (median, median))
+    report = comparison_report(replace(compare(median, median), sides=sides))
     assert len(next(s for s in report.sheets if s.title == "What tracing cost").rows) == 1
     assert [line for line in report.lines if "tracing" in line] == [
         "tracing cost not measured for the candidate: run with --unprofiled"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simulated_runs import run
 
-from dflash_bench.environment import KEYS, STACK, Effect, differences, is_refused, stack
+from dflash_bench.environment import CONDITIONS, STACK, Effect, differences, is_refused, stack
 
 INFO = run([], seed=0, steps=100, **{"version.torch": "2.13.0", "driver": "550.1"}).info
 
@@ -38,7 +38,7 @@ def test_runs_that_are_alike_do_not_differ():
 )
 def test_each_key_is_told_with_both_values_and_what_follows(change, name, effect):
     (found,) = differences([INFO], [replace(INFO, **change)])
-    assert (found.key.name, found.effect) == (name, effect)
+    assert (found.condition.name, found.effect) == (name, effect)
     assert found.finding.code == f"different_{name.replace(' ', '_')}"
     assert ("no verdicts" in found.finding.text) == (effect is Effect.REFUSED)
     assert is_refused([found]) == (effect is Effect.REFUSED)
@@ -51,7 +51,7 @@ def test_runs_of_one_side_that_differ_among_themselves_are_told_too():
 
 def test_the_stack_names_what_the_run_states():
     assert stack(INFO) == {"torch": "2.13.0", "driver": "550.1"}
-    assert set(STACK) <= {key.name for key in KEYS}
+    assert set(STACK) <= {each.name for each in CONDITIONS}
 
 
 def test_a_run_that_does_not_say_is_not_taken_for_alike():

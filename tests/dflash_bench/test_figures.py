@@ -10,11 +10,11 @@ import plotly.graph_objects as go
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_runs import compare_both
 
-from dflash_bench.compare import compare, compare_arms
+from dflash_bench.compare import compare
 from dflash_bench.metrics.rank import metric
 from dflash_bench.model import Better, RunInfo, RunMetrics, Table
-from dflash_bench.report.arms import Arms
 from dflash_bench.report.changes import Tone, direction, excludes_zero, tone
 from dflash_bench.report.figures import MAX_POINTS, built, ecdf, ecdf_figure, label, worst_rank
 from dflash_bench.report.figures_code import Cause, allocation_figure, cause_figures, host_waits, wait_sentence
@@ -80,7 +80,7 @@ def test_the_axis_is_logarithmic_only_over_decades_and_opens_at_the_bulk_of_the_
 def test_the_other_runs_of_a_side_are_thin_lines_beside_its_median_run():
     runs = [run(metric("step.period", None, np.arange(9.0) + k), arm="base") for k in range(3)]
     new = run(metric("step.period", None, np.arange(9.0)), arm="new")
-    found = ecdf_figure(compare(runs[0], new), "step.period", Arms(tuple(runs), (new,)))
+    found = ecdf_figure(compare_both(runs, [new])[0], "step.period")
     lines = [(t.get("name"), t["line"]["dash"]) for t in drawn(found)["data"]]
     assert lines == [
         ("base, other runs", "dot"), (None, "dot"), ("base (n = 9)", "solid"), ("new (n = 9)", "solid"),
@@ -140,7 +140,7 @@ def test_with_verdicts_their_words_and_colours_are_the_forests():
     rng = np.random.default_rng(0)
     base = [metric("step.period", 0, rng.normal(1e7, 1e3, 300)), metric("range.fill", 0, rng.normal(1e6, 10, 300))]
     other = [metric("step.period", 0, rng.normal(2e7, 1e3, 300)), metric("range.fill", 0, rng.normal(1.001e6, 10, 300))]
-    found, judgements = compare_arms([run(*base)], [run(*other, arm="new")])
+    found, judgements = compare_both([run(*base)], [run(*other, arm="new")])
     assert [tone(c, judgements) for c in found.changes] == [Tone.WORSE, Tone.SAME]
     (forest,) = forest_figures(found, judgements)
     first, second = (a["text"] for a in drawn(forest)["layout"]["annotations"])

@@ -13,7 +13,7 @@ from dflash_bench.ingest import diagnostics
 SOURCE = Path(dflash_bench.__file__).parent
 COMPUTED = {
     "compare.py": [f"different_{what}" for what in ("workload", "device", "world", "recorder", "nsys_version")],
-    "environment.py": [f"different_{key.name.replace(' ', '_')}" for key in environment.KEYS],
+    "environment.py": [f"different_{each.name.replace(' ', '_')}" for each in environment.CONDITIONS],
     "diagnostics.py": [*diagnostics._SKIPPED, *diagnostics._KNOWN],
 }
 """Codes that are no literals where they are given, by file."""

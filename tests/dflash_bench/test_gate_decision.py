@@ -9,8 +9,9 @@ import pytest
 from simulated_runs import KINDS, STEP_NS, Truth, metric, run, side
 
 from dflash_bench.errors import DataError, ExitCode, UsageError
-from dflash_bench.gate.decision import Outcome, Sides, decide, run_gate, wanted_runs
+from dflash_bench.gate.decision import Answer, decide, run_gate, wanted_runs
 from dflash_bench.gate.policy import MetricPolicy, OnInconclusive, Policy
+from dflash_bench.model import Sides
 from dflash_bench.stats.judgement import Verdict
 
 QUIET = Truth("step.period", STEP_NS, drift=0.002 * STEP_NS, jitter=0.02 * STEP_NS)
@@ -21,18 +22,18 @@ ONLY_STEP = Policy(metrics={"step.period": MetricPolicy()})
 def sides(truth, num_base, num_candidate, shift=0.0, seed=0):
     rng = np.random.default_rng(seed)
     base, candidate = side(rng, truth, num_base, name="base"), side(rng, truth, num_candidate, shift, "candidate")
-    return Sides(tuple(base), tuple(candidate), {}, is_baseline=False)
+    return Sides(tuple(base), tuple(candidate))
 
 
 def test_no_change_passes_and_a_regression_fails():
     passed, failed = run_gate(sides(QUIET, 5, 5), ONLY_STEP), run_gate(sides(QUIET, 5, 5, 0.1 * STEP_NS), ONLY_STEP)
-    assert (passed.outcome, passed.exit_code) == (Outcome.PASS, ExitCode.PASS)
-    assert (failed.outcome, failed.exit_code) == (Outcome.FAIL, ExitCode.REGRESSION)
+    assert (passed.outcome, passed.exit_code) == (Answer.PASS, ExitCode.PASS)
+    assert (failed.outcome, failed.exit_code) == (Answer.FAIL, ExitCode.REGRESSION)
     assert failed.checks[0].judgement.verdict is Verdict.REGRESSED
 
 
 def test_an_improvement_passes():
-    assert run_gate(sides(QUIET, 5, 5, -0.1 * STEP_NS), ONLY_STEP).outcome is Outcome.PASS
+    assert run_gate(sides(QUIET, 5, 5, -0.1 * STEP_NS), ONLY_STEP).outcome is Answer.PASS
 
 
 def test_what_may_be_better_but_surely_is_not_worse_passes():
@@ -40,21 +41,21 @@ def test_what_may_be_better_but_surely_is_not_worse_passes():
     found = run_gate(sides(replace(QUIET, drift=0.012 * STEP_NS), 5, 5, -0.03 * STEP_NS, seed=4), ONLY_STEP)
     (check,) = found.checks
     assert check.judgement.verdict is Verdict.INCONCLUSIVE
-    assert check.outcome is Outcome.PASS
+    assert check.outcome is Answer.PASS
     assert "ruled out" in check.reason
 
 
 def test_a_single_noisy_pair_is_inconclusive():
     found = run_gate(sides(NOISY, 1, 1), ONLY_STEP)
-    assert (found.outcome, found.exit_code) == (Outcome.INCONCLUSIVE, ExitCode.INCONCLUSIVE)
+    assert (found.outcome, found.exit_code) == (Answer.INCONCLUSIVE, ExitCode.INCONCLUSIVE)
 
 
 @pytest.mark.parametrize(
     ("meaning", "wanted"),
     [
-        (OnInconclusive.PASS, Outcome.PASS),
-        (OnInconclusive.FAIL, Outcome.FAIL),
-        (OnInconclusive.INCONCLUSIVE, Outcome.INCONCLUSIVE),
+        (OnInconclusive.PASS, Answer.PASS),
+        (OnInconclusive.FAIL, Answer.FAIL),
+        (OnInconclusive.INCONCLUSIVE, Answer.INCONCLUSIVE),
     ],
 )
 def test_the_policy_says_what_inconclusive_means(meaning, wanted):
@@ -66,7 +67,7 @@ def test_the_policy_says_what_inconclusive_means(meaning, wanted):
 def test_fewer_runs_than_the_policy_asks_for_do_not_pass():
     found = run_gate(sides(QUIET, 5, 2), ONLY_STEP)
     assert found.checks[0].judgement.verdict is Verdict.UNCHANGED
-    assert found.outcome is Outcome.INCONCLUSIVE
+    assert found.outcome is Answer.INCONCLUSIVE
     assert "asks for 3" in found.checks[0].reason
 
 
@@ -90,7 +91,7 @@ def test_while_it_cannot_tell_it_makes_the_runs_that_would_decide():
     short = sides(QUIET, 5, 1)
     maker = Maker(short, QUIET)
     found = run_gate(short, ONLY_STEP, maker)
-    assert found.outcome is Outcome.PASS
+    assert found.outcome is Answer.PASS
     assert maker.asked == [found.reruns]
     assert 2 <= found.reruns <= ONLY_STEP.budget
 
@@ -98,7 +99,7 @@ def test_while_it_cannot_tell_it_makes_the_runs_that_would_decide():
 def test_a_regression_hidden_by_noise_comes_out_with_more_runs():
     short = sides(NOISY, 6, 1, 0.15 * STEP_NS, seed=3)
     maker = Maker(short, NOISY, 0.15 * STEP_NS)
-    assert run_gate(short, ONLY_STEP, maker).outcome is Outcome.FAIL
+    assert run_gate(short, ONLY_STEP, maker).outcome is Answer.FAIL
 
 
 def test_when_it_can_tell_no_further_run_is_made():
@@ -130,7 +131,7 @@ def test_peeking_once_does_not_make_it_cry_wolf():
             return replace(short, candidate=(*short.candidate, *side(rng, replace(NOISY, steps=20), num)))
 
         strict = Policy(metrics={"step.period": MetricPolicy(relative=0.005)})
-        failed += run_gate(short, strict, again).outcome is Outcome.FAIL
+        failed += run_gate(short, strict, again).outcome is Answer.FAIL
     assert failed <= 10
 
 
@@ -161,9 +162,9 @@ def test_a_watched_metric_that_vanished_is_not_slept_through():
     base = [run([metric(rng, QUIET), metric(rng, KINDS["lead"])], str(k)) for k in range(5)]
     candidate = side(rng, QUIET, 5)
     watching = Policy(metrics={"step.period": MetricPolicy(), "step.lead": MetricPolicy()})
-    found = run_gate(Sides(tuple(base), tuple(candidate), {}, is_baseline=False), watching)
+    found = run_gate(Sides(tuple(base), tuple(candidate)), watching)
     assert found.missing == (("step.lead", None),)
-    assert found.outcome is Outcome.INCONCLUSIVE
+    assert found.outcome is Answer.INCONCLUSIVE
 
 
 def test_nothing_to_judge_is_an_error_not_a_pass():
@@ -178,7 +179,7 @@ def test_runs_that_did_other_work_are_told():
         rng = np.random.default_rng(count)
         return run([metric(rng, QUIET), measured("tokens.committed", None, np.array([count]))], seed=0, steps=60)
 
-    found = decide(Sides((with_tokens(900),), (with_tokens(901),), {}, is_baseline=False), ONLY_STEP, 0.05)
+    found = decide(Sides((with_tokens(900),), (with_tokens(901),)), ONLY_STEP, 0.05)
     assert "different_tokens" in {f.code for f in found.findings}
 
 

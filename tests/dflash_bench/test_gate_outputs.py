@@ -10,11 +10,12 @@ import pytest
 from simulated_runs import KINDS, STEP_NS, Truth, metric, run
 
 from dflash_bench.gate.as_json import gate_json
-from dflash_bench.gate.decision import Outcome, Sides, run_gate
+from dflash_bench.gate.decision import Answer, run_gate
 from dflash_bench.gate.github import MARKER, annotation_lines, comment
 from dflash_bench.gate.junit import junit
 from dflash_bench.gate.policy import MetricPolicy, OnInconclusive, Policy
 from dflash_bench.gate.sheets import gate_report
+from dflash_bench.model import Sides
 
 QUIET = Truth("step.period", STEP_NS, drift=0.002 * STEP_NS, jitter=0.02 * STEP_NS)
 PREPARE = Truth("range.prepare_for_decode", 6e5, drift=1_000.0, jitter=9_000.0)
@@ -37,14 +38,14 @@ def arm(name, num=5, slow=0.0, ranks=(0, 1)):
 def decisions():
     base = arm("base")
     return {
-        "pass": run_gate(Sides(base, arm("same"), {}, is_baseline=True), WATCHED),
-        "fail": run_gate(Sides(base, arm("slow", slow=0.1 * STEP_NS), {}, is_baseline=True), WATCHED),
-        "open": run_gate(Sides(base[:1], arm("one", 1), {}, is_baseline=True), WATCHED),
+        "pass": run_gate(Sides(base, arm("same"), is_baseline=True), WATCHED),
+        "fail": run_gate(Sides(base, arm("slow", slow=0.1 * STEP_NS), is_baseline=True), WATCHED),
+        "open": run_gate(Sides(base[:1], arm("one", 1), is_baseline=True), WATCHED),
     }
 
 
 def test_the_outcomes_are_what_their_names_say(decisions):
-    assert [d.outcome for d in decisions.values()] == [Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE]
+    assert [d.outcome for d in decisions.values()] == [Answer.PASS, Answer.FAIL, Answer.INCONCLUSIVE]
 
 
 def test_the_cause_is_the_rank_and_range_that_got_slower(decisions):
@@ -88,9 +89,9 @@ def test_junit_has_a_case_for_each_check_and_counts_them(decisions):
 
 def test_what_only_the_policy_lets_pass_is_skipped_in_junit():
     lenient = Policy(metrics=WATCHED.metrics, inconclusive=OnInconclusive.PASS)
-    found = run_gate(Sides(arm("base", 1), arm("one", 1), {}, is_baseline=True), lenient)
+    found = run_gate(Sides(arm("base", 1), arm("one", 1), is_baseline=True), lenient)
     suite = ElementTree.fromstring(junit(found))
-    assert found.outcome is Outcome.PASS
+    assert found.outcome is Answer.PASS
     assert int(suite.get("skipped")) == len(suite.findall("testcase/skipped")) > 0
 
 
@@ -132,7 +133,7 @@ def test_on_many_ranks_what_passes_is_shown_pooled_and_counted():
 
     ranks = tuple(range(8))
     sides = (with_pool(arm(name, ranks=ranks)) for name in ("base", "same"))
-    found = run_gate(Sides(*sides, {}, is_baseline=True), Policy(metrics={"step.period": MetricPolicy()}))
+    found = run_gate(Sides(*sides, is_baseline=True), Policy(metrics={"step.period": MetricPolicy()}))
     (sheet,) = gate_report(found).sheets
     assert len(sheet.rows) == 1
     assert "8 more checks" in sheet.note
@@ -144,6 +145,6 @@ def test_rates_are_shown_as_shares_and_leads_in_time():
     rng = np.random.default_rng(0)
     both = [tuple(run([metric(rng, KINDS[k]) for k in ("rate", "lead")], f"{n}{j}") for j in range(5)) for n in "ab"]
     watched = Policy(metrics={"tokens.per_s": MetricPolicy(), "step.lead": MetricPolicy()})
-    found = {c.judgement.metric: c.judgement for c in run_gate(Sides(*both, {}, is_baseline=True), watched).checks}
+    found = {c.judgement.metric: c.judgement for c in run_gate(Sides(*both, is_baseline=True), watched).checks}
     assert size_text(found["tokens.per_s"], 0.021 * found["tokens.per_s"].base) == "2.1 %"
     assert size_text(found["step.lead"], 1_500_000.0) == "1,500.0 µs"

@@ -11,11 +11,11 @@ from simulated_runs import KINDS, STEP_NS, Truth, metric, run, side
 
 from dflash_bench.errors import UsageError
 from dflash_bench.gate.calibration import Floor, noise_floor, policy_toml
-from dflash_bench.gate.decision import Outcome, Sides, run_gate
+from dflash_bench.gate.decision import Answer, run_gate
 from dflash_bench.gate.policy import MetricPolicy, OnInconclusive, Policy, Ranks, load_policy
 from dflash_bench.gate.self_test import halves, injure, self_test
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Better, Metric, Statistic, Unit
+from dflash_bench.model import Better, Metric, Sides, Statistic, Unit
 from dflash_bench.stats.noise import noise
 
 QUIET = Truth("step.period", STEP_NS, drift=0.002 * STEP_NS, jitter=0.02 * STEP_NS, steps=200)
@@ -31,13 +31,13 @@ def baseline(num=5, seed=0):
 def test_a_sound_baseline_passes_against_itself_and_fails_when_made_worse():
     trials = self_test(baseline(), WATCHED, {})
     assert [t.name for t in trials] == ["baseline against itself", "step.period made worse", "step.lead made worse"]
-    assert [t.got for t in trials] == [Outcome.PASS, Outcome.FAIL, Outcome.FAIL]
+    assert [t.got for t in trials] == [Answer.PASS, Answer.FAIL, Answer.FAIL]
     assert all(t.is_passed for t in trials)
 
 
 def test_a_stated_regression_below_the_tolerance_is_not_seen_and_the_trial_says_so():
     (_, trial) = self_test(baseline(), WATCHED, {}, {"step.period": 0.001})
-    assert trial.got is not Outcome.FAIL
+    assert trial.got is not Answer.FAIL
     assert not trial.is_passed
 
 
@@ -129,9 +129,9 @@ def test_the_written_policy_is_read_back_and_lets_the_same_arm_pass(tmp_path):
     path.write_text(text)
     policy = load_policy(path)
     assert policy.repeats == 5
-    outcomes = [run_gate(Sides(arm(5), arm(5), {}, is_baseline=True), policy).outcome for _ in range(40)]
-    assert outcomes.count(Outcome.FAIL) <= 2
-    assert outcomes.count(Outcome.PASS) >= 30
+    outcomes = [run_gate(Sides(arm(5), arm(5), is_baseline=True), policy).outcome for _ in range(40)]
+    assert outcomes.count(Answer.FAIL) <= 2
+    assert outcomes.count(Answer.PASS) >= 30
 
 
 def test_exact_counts_that_never_varied_get_no_tolerance():

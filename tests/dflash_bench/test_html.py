@@ -9,18 +9,19 @@ from html.parser import HTMLParser
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from simulated_runs import compare_both
 
-from dflash_bench.compare import compare, compare_arms
+from dflash_bench.compare import compare, compare_sides
 from dflash_bench.metrics.rank import metric
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Change, Comparison, Finding, Interval, RunInfo, RunMetrics, Table
-from dflash_bench.report.arms import Arms, typical
+from dflash_bench.model import Change, Comparison, Finding, Interval, RunInfo, RunMetrics, Sides, Table
 from dflash_bench.report.as_json import comparison_json
 from dflash_bench.report.changes import key_changes, largest
 from dflash_bench.report.comparison import comparison_report
 from dflash_bench.report.html import MAX_TABLE_ROWS, Timelines, embedded, html_report, script_json, straggler
 from dflash_bench.report.html_tables import change_row, commands, settings, verdict_lines
+from dflash_bench.report.sides import runs_note, typical
 from dflash_bench.report.timeline import MAX_BARS, Bar, BarKind, Flow, StepWindow
 from dflash_bench.stats.judgement import Verdict
 
@@ -194,7 +195,7 @@ def test_the_code_that_made_the_host_wait_heads_the_page_and_has_its_table():
 
 
 def test_with_verdicts_they_head_the_page_worst_first():
-    found, judgements = compare_arms([two_ranks(1, 0, "base")], [two_ranks(1, 3e6, "new")])
+    found, judgements = compare_both([two_ranks(1, 0, "base")], [two_ranks(1, 3e6, "new")])
     lines = verdict_lines(judgements)
     assert lines[0].verdict is Verdict.REGRESSED
     assert lines[0].names.startswith("range.prepare_for_decode, step.period")
@@ -238,7 +239,7 @@ def test_a_run_with_next_to_nothing_still_makes_a_page():
 
 def one_each(base, candidate):
     """One run of each arm, of which only the circumstances matter."""
-    return Arms((RunMetrics(base, (), (), ()),), (RunMetrics(candidate, (), (), ()),))
+    return Sides((RunMetrics(base, (), (), ()),), (RunMetrics(candidate, (), (), ()),))
 
 
 def test_circumstances_that_differ_are_marked_and_come_first():
@@ -262,7 +263,7 @@ def test_two_arms_of_one_workload_are_made_by_one_command_in_turns():
     found = commands(pair)
     assert found[0] == "dflash-bench run --arm a --workload steady --ranks 2 --steps 400 --seed 1 --arm b"
     assert found[-1] == "dflash-bench report 'x y' run-b -o report.html"
-    repeated = Arms(pair.base * 3, pair.candidate)
+    repeated = Sides(pair.base * 3, pair.candidate)
     assert commands(repeated)[0].endswith(" --repeats 3")
     assert commands(repeated)[-1] == "dflash-bench report 'x y,x y,x y' run-b -o report.html"
 
@@ -294,8 +295,8 @@ def repeated(shift, arm, count=3):
 
 
 @pytest.fixture(scope="module")
-def arms():
-    return Arms(repeated(0, "base"), repeated(3e6, "new"))
+def sides():
+    return Sides(repeated(0, "base"), repeated(3e6, "new"))
 
 
 def test_the_typical_run_is_the_one_with_the_median_step():
@@ -306,29 +307,29 @@ def test_the_typical_run_is_the_one_with_the_median_step():
     assert typical([run(), runs[0]]) == 1
 
 
-def test_page_json_and_terminal_agree_on_every_run(arms):
+def test_page_json_and_terminal_agree_on_every_run(sides):
     """Each run's own step period, which run is the median one, and the note on what rests on what."""
-    found, judgements = compare_arms(arms.base, arms.candidate)
-    page = Page(html_report(found, None, judgements, arms))
+    found, judgements = compare_sides(sides)
+    page = Page(html_report(found, None, judgements))
     document = json.loads(page.scripts["comparison"])
     rows = {r["run"]: r for r in document["runs"]}
-    own = {r.info.run: figure(r.find("step.period", None)) for r in (*arms.base, *arms.candidate)}
+    own = {r.info.run: figure(r.find("step.period", None)) for r in (*sides.base, *sides.candidate)}
     assert {name: r["figures"]["step.period"] for name, r in rows.items()} == own
     assert [name for name, r in rows.items() if r["is_typical"]] == ["base-1", "new-1"]
     assert page.runs == {name: [v for v in r["figures"].values() if v is not None] for name, r in rows.items()}
-    report = comparison_report(found, judgements=judgements, arms=arms)
+    report = comparison_report(found, judgements=judgements)
     (sheet,) = (s for s in report.sheets if s.title == "Runs")
     place = sheet.columns.index("step.period µs")
     assert {row[1]: row[place] for row in sheet.rows} == {name: f"{v / 1000:,.1f}" for name, v in own.items()}
     assert [row[1] for row in sheet.rows if row[2]] == ["base-1", "new-1"]
     assert report.title == "base (3 runs) → new (3 runs)"
-    assert arms.note in report.lines
-    assert f"{arms.note}." in page.text
+    assert runs_note(sides) in report.lines
+    assert f"{runs_note(sides)}." in page.text
 
 
-def test_figures_of_several_runs_are_those_of_the_verdicts(arms):
-    found, judgements = compare_arms(arms.base, arms.candidate)
-    page = Page(html_report(found, None, judgements, arms))
+def test_figures_of_several_runs_are_those_of_the_verdicts(sides):
+    found, judgements = compare_sides(sides)
+    page = Page(html_report(found, None, judgements))
     judged = judgements.find("step.period", None)
     assert (judged.base_runs, judged.candidate_runs) == (3, 3)
     low, high = judged.interval.low, judged.interval.high
@@ -341,18 +342,17 @@ def test_figures_of_several_runs_are_those_of_the_verdicts(arms):
 def test_warnings_of_every_run_are_said_with_its_name():
     odd = Finding("odd", 0, 1, "something")
     runs = [run(findings=[odd] if k == 2 else [], run=f"base-{k}") for k in range(3)]
-    pair = Arms(tuple(runs), (run(arm="new"),))
-    found = compare(runs[0], pair.candidate[0])
-    page = Page(html_report(found, None, None, pair))
+    found, _ = compare_both(runs, [run(arm="new")])
+    page = Page(html_report(found, None))
     assert "base base-2: rank 0: something [odd]" in page.text
     assert [w["run"] for w in json.loads(page.scripts["comparison"])["warnings"] if w["code"] == "odd"] == ["base-2"]
-    assert "base base-2: rank 0: something [odd]" in comparison_report(found, arms=pair).warnings
+    assert "base base-2: rank 0: something [odd]" in comparison_report(found).warnings
 
 
 def test_one_run_a_side_has_no_table_of_runs(comparison):
     page = Page(html_report(comparison, None))
     assert page.runs == {}
-    assert "runs" not in json.loads(page.scripts["comparison"])
+    assert [r["side"] for r in json.loads(page.scripts["comparison"])["runs"]] == ["base", "candidate"]
 
 
 def test_the_straggler_is_who_most_often_came_last_in_the_base():
@@ -370,7 +370,7 @@ def steps_of(arm, **kinds):
 
 
 def test_the_composition_is_said_in_page_and_terminal():
-    found, _ = compare_arms([steps_of("base", decode=392, mixed=8)], [steps_of("new", decode=390, mixed=10)])
+    found, _ = compare_both([steps_of("base", decode=392, mixed=8)], [steps_of("new", decode=390, mixed=10)])
     text = Page(html_report(found, None)).text
     assert "Kinds of steps: base 98.0 % decode, 2.0 % mixed; new 97.5 % decode, 2.5 % mixed." in text
     assert "compare unlike work" not in text
@@ -380,7 +380,7 @@ def test_the_composition_is_said_in_page_and_terminal():
 
 def test_of_differently_composed_runs_the_steps_of_one_kind_are_shown_apart():
     """A tenth of prefill steps against none: page and terminal warn, and both open the figures of one kind."""
-    found, judgements = compare_arms([steps_of("base", decode=360, prefill=40)], [steps_of("new", decode=400)])
+    found, judgements = compare_both([steps_of("base", decode=360, prefill=40)], [steps_of("new", decode=400)])
     page = Page(html_report(found, None, judgements))
     assert "They differ, so figures over all steps compare unlike work; see those of one kind ." in page.text
     assert [a for tag, a in page.elements if tag == "details" and "open" in a]
@@ -388,12 +388,12 @@ def test_of_differently_composed_runs_the_steps_of_one_kind_are_shown_apart():
     report = comparison_report(found, is_brief=True, judgements=judgements)
     (sheet,) = (s for s in report.sheets if s.title == "Kinds of steps")
     assert [row[0] for row in sheet.rows] == ["steps@decode", "steps@prefill", "step.period@decode"]
-    alike, _ = compare_arms([steps_of("base", decode=400)], [steps_of("new", decode=400)])
+    alike, _ = compare_both([steps_of("base", decode=400)], [steps_of("new", decode=400)])
     assert "Kinds of steps" not in [s.title for s in comparison_report(alike, is_brief=True).sheets]
 
 
 def test_runs_of_one_kind_of_steps_say_nothing_of_kinds():
-    found, _ = compare_arms([steps_of("base", decode=400)], [steps_of("new", decode=400)])
+    found, _ = compare_both([steps_of("base", decode=400)], [steps_of("new", decode=400)])
     assert "Kinds of steps:" not in Page(html_report(found, None)).text
 
 

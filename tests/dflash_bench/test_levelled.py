@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simulated_runs import run
+from simulated_runs import both, judge_both, run
 
 from dflash_bench.gate.attribution import attribute
 from dflash_bench.metrics.summary import figure
@@ -34,14 +34,14 @@ def time(rng, name, rank, level):
 
 
 def verdicts(base, candidate):
-    return {j.rank: j.verdict for j in judge(*levelled(base, candidate, RANGE.__eq__), Rules()).each}
+    return {j.rank: j.verdict for j in judge(levelled(both(base, candidate), RANGE.__eq__), Rules()).each}
 
 
 def test_a_rank_that_got_slower_stands_out_from_noise_that_all_ranks_share():
     """40 µs on one rank, where runs differ by 60 µs: by itself it cannot be told, against the others it can."""
     rng = np.random.default_rng(1)
     base, slow = side(rng, 5), side(rng, 5, added=(0, 0, 40_000, 0))
-    plain = judge(base, slow, Rules(), lambda name, rank: rank is not None)
+    plain = judge_both(base, slow, Rules(), lambda name, rank: rank is not None)
     assert not plain.of(Verdict.REGRESSED)
     assert [rank for rank, verdict in verdicts(base, slow).items() if verdict is Verdict.REGRESSED] == [2]
 
@@ -66,7 +66,7 @@ def test_hardly_ever_is_a_rank_blamed_for_nothing():
 
 def test_the_level_stays_what_it_was_so_that_shares_of_it_mean_the_same():
     rng = np.random.default_rng(5)
-    base, _ = levelled(side(rng, 5, shared=100_000.0), [], RANGE.__eq__)
+    base = levelled(both(side(rng, 5, shared=100_000.0), []), RANGE.__eq__).base
     assert {m.rank for own in base for m in own.metrics} == {0, 1, 2, 3}
     assert np.mean([figure(m) for own in base for m in own.metrics]) == pytest.approx(400_000, rel=0.25)
 
@@ -82,7 +82,7 @@ def test_few_ranks_are_not_held_against_each_other(num_ranks):
 def test_the_culprit_is_named_even_where_runs_differ_by_more_than_it_adds():
     rng = np.random.default_rng(7)
     base, slow = side(rng, 5), side(rng, 5, added=(0, 0, 40_000, 0))
-    (culprit,) = attribute(base, slow, Rules(), ("decode_step", "dp_agreement"))
+    (culprit,) = attribute(both(base, slow), Rules(), ("decode_step", "dp_agreement"))
     assert (culprit.range, culprit.ranks, culprit.num_ranks) == ("prepare_for_decode", (2,), 4)
     assert culprit.added_ns == pytest.approx(40_000, abs=15_000)
 
@@ -90,15 +90,15 @@ def test_the_culprit_is_named_even_where_runs_differ_by_more_than_it_adds():
 def test_a_range_that_only_contains_the_cause_is_not_blamed():
     rng = np.random.default_rng(8)
     base, slow = side(rng, 5), side(rng, 5, added=(0, 0, 40_000, 0))
-    assert attribute(base, slow, Rules(), ("prepare_for_decode",)) == ()
+    assert attribute(both(base, slow), Rules(), ("prepare_for_decode",)) == ()
 
 
 def test_what_the_gate_saw_regress_is_a_culprit_although_it_is_lost_among_all_ranges():
     """The gate watches a few figures, attribution looks at all ranges: what passed the one test needs not pass both."""
     rng = np.random.default_rng(9)
     base, slow = side(rng, 5, added=(0,)), side(rng, 5, added=(150_000,))
-    seen = judge(base, slow, Rules(), lambda name, rank: rank == 0).of(Verdict.REGRESSED)
+    seen = judge_both(base, slow, Rules(), lambda name, rank: rank == 0).of(Verdict.REGRESSED)
     strict = Rules(rate=1e-9)
-    assert attribute(base, slow, strict, ()) == ()
-    (culprit,) = attribute(base, slow, strict, (), seen)
+    assert attribute(both(base, slow), strict, ()) == ()
+    (culprit,) = attribute(both(base, slow), strict, (), seen)
     assert culprit.ranks == (0,)

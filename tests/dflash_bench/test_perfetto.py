@@ -23,7 +23,7 @@ from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.events import Reading
 from dflash_bench.metrics.measure import measure
 from dflash_bench.profile import open_profile
-from dflash_bench.report.perfetto import Side, begins_and_ends, nesting_rows, side, trace_events, write_trace
+from dflash_bench.report.perfetto import TracedRun, begins_and_ends, nesting_rows, trace_events, traced_run, write_trace
 
 REFERENCE = Path(__file__).parents[2] / "profiles" / "reference"
 
@@ -40,7 +40,7 @@ def runs(h200, tmp_path_factory):
 def trace(runs, tmp_path_factory):
     """The trace of both runs as a reader finds it."""
     path = tmp_path_factory.mktemp("trace") / "trace.json"
-    count = write_trace(path, [side(m.info.arm, p, m) for p, m in runs])
+    count = write_trace(path, [traced_run(m.info.arm, p, m) for p, m in runs])
     found = json.loads(path.read_text(encoding="utf-8"))
     assert len(found["traceEvents"]) == count
     return found["traceEvents"]
@@ -164,7 +164,7 @@ def test_leads_of_the_reference_profile_are_the_metrics_leads(tmp_path):
     """The same query on the profile of a whole run of 500 steps, as it lies in ``profiles/reference``."""
     profile = open_profile(REFERENCE / "h200-control-r1")
     measured = measure(profile)
-    write_trace(tmp_path / "trace.json", [side("control", profile, measured)])
+    write_trace(tmp_path / "trace.json", [traced_run("control", profile, measured)])
     events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     expected = measured.find("launch.lead", 0).values
     found = leads_of(events, 1)
@@ -206,7 +206,7 @@ def test_the_first_steps_of_both_runs_begin_at_one_instant(trace):
 
 def test_a_span_of_steps_holds_these_steps_and_the_work_they_queued(runs):
     profile, _ = runs[0]
-    found = list(trace_events([Side("sync", profile, {})], Reading(), (5, 8)))
+    found = list(trace_events([TracedRun("sync", profile, {})], Reading(), (5, 8)))
     steps = [e["args"]["step"] for e in found if e["ph"] == "B" and "step" in e["args"] and e["pid"] == 1]
     assert steps == [5, 6, 7]
     flows = Counter(e["ph"] for e in found if e["ph"] in "sf")
@@ -215,7 +215,7 @@ def test_a_span_of_steps_holds_these_steps_and_the_work_they_queued(runs):
 
 def test_a_name_that_ends_in_gz_is_compressed(runs, tmp_path):
     path = tmp_path / "trace.json.gz"
-    count = write_trace(path, [Side("sync", runs[0][0], {})], steps=(0, 1))
+    count = write_trace(path, [TracedRun("sync", runs[0][0], {})], steps=(0, 1))
     with gzip.open(path, "rt", encoding="utf-8") as file:
         assert len(json.load(file)["traceEvents"]) == count
     assert [p.name for p in tmp_path.iterdir()] == ["trace.json.gz"], "nothing partial is left"
@@ -224,7 +224,7 @@ def test_a_name_that_ends_in_gz_is_compressed(runs, tmp_path):
 def test_a_place_that_cannot_be_written_is_an_error_with_its_name(runs, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"file/trace\.json could not be written"):
-        write_trace(tmp_path / "file" / "trace.json", [Side("sync", runs[0][0], {})])
+        write_trace(tmp_path / "file" / "trace.json", [TracedRun("sync", runs[0][0], {})])
 
 
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=20).map(

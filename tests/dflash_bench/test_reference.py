@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from simulated_runs import compare_both
 
-from dflash_bench.compare import compare_arms
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.summary import figure
 from dflash_bench.profile import open_profile
@@ -40,7 +40,7 @@ def test_what_is_committed_stays_small():
 def test_one_rank_is_shown_with_the_interval_of_its_verdict():
     """Pooled over one rank would be the same samples with another interval, beside the verdict's."""
     base, candidate = (measure(open_profile(REFERENCE / f"h200-{arm}-r1")) for arm in ("control", "topup"))
-    found, judgements = compare_arms([base], [candidate])
+    found, judgements = compare_both([base], [candidate])
     assert judgements is not None
     report = comparison_report(found, is_brief=True, judgements=judgements)
     glance, verdicts = (next(s for s in report.sheets if s.title == title) for title in ("At a glance", "Verdicts"))

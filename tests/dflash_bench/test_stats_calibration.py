@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulated_runs import KINDS, metric, side
+from simulated_runs import KINDS, judge_both, metric, side
 
 from dflash_bench.metrics.registry import spec
 from dflash_bench.stats.judgement import Verdict
@@ -19,7 +19,7 @@ from dflash_bench.stats.power import planned_detectable
 from dflash_bench.stats.repeats import Repeat, repeats
 from dflash_bench.stats.rules import MetricRule, Rules
 from dflash_bench.stats.shift import shift
-from dflash_bench.stats.verdict import conclude, judge
+from dflash_bench.stats.verdict import conclude
 
 STOCK, TRIALS, REPEATS = 300, 1_000, 5
 FALSE = (Verdict.IMPROVED, Verdict.REGRESSED)
@@ -150,8 +150,8 @@ def test_fresh_runs_through_the_whole_of_judge(name):
     shift_by = 2 * tolerance if is_raised else -2 * tolerance
     # 1,000 trials tell a coverage to 0.7 points: where trials are cheap there are more
     trials = 4 * TRIALS if spec(truth.name).statistic == "value" else TRIALS
-    same = [judge(side(rng, truth, 5), side(rng, truth, 5), rules).each[0] for _ in range(trials)]
-    moved = [judge(side(rng, truth, 5), side(rng, truth, 5, shift_by), rules).each[0] for _ in range(TRIALS)]
+    same = [judge_both(side(rng, truth, 5), side(rng, truth, 5), rules).each[0] for _ in range(trials)]
+    moved = [judge_both(side(rng, truth, 5), side(rng, truth, 5, shift_by), rules).each[0] for _ in range(TRIALS)]
     assert sum(j.verdict in FALSE for j in same) <= 0.05 * trials
     assert 0.93 <= np.mean([j.interval.low <= 0 <= j.interval.high for j in same]) <= 0.97
     right = Verdict.REGRESSED if is_raised == (spec(truth.name).better == "lower") else Verdict.IMPROVED

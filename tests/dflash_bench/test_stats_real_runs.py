@@ -11,6 +11,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from simulated_runs import judge_both
 
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import Better
@@ -20,7 +21,7 @@ from dflash_bench.stats.noise import Noise, noise
 from dflash_bench.stats.repeats import Repeat, repeats
 from dflash_bench.stats.rules import Rules
 from dflash_bench.stats.shift import shift
-from dflash_bench.stats.verdict import conclude, judge
+from dflash_bench.stats.verdict import conclude
 
 PROFILES = Path(__file__).parents[1] / "data" / "gate-demo" / "profiles"
 NAMES = [f"{arm}-r{k}" for arm in ("base", "same") for k in range(1, 6)]
@@ -88,6 +89,6 @@ def test_exact_counts_are_the_same_in_all_ten_runs(runs):
 
 def test_base_against_same_gives_no_verdict_on_anything(runs):
     """As `compare` judges: all metrics and ranks at once, with the tolerances and the correction that it has."""
-    found = judge(runs[:5], runs[5:], Rules())
+    found = judge_both(runs[:5], runs[5:], Rules())
     assert found.num_tests > 100
     assert [(j.metric, j.rank) for v in FALSE for j in found.of(v)] == []

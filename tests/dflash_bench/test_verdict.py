@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import false_discovery_control
-from simulated_runs import KINDS, STEP_NS, Truth, metric, run, side
+from simulated_runs import KINDS, STEP_NS, Truth, judge_both, metric, run, side
 
 from dflash_bench.metrics.registry import SPECS
 from dflash_bench.metrics.registry import spec as registry
@@ -19,7 +19,6 @@ from dflash_bench.stats.judgement import Verdict
 from dflash_bench.stats.noise import DRIFT, TOLERANCE, Allowance, Noise, noise, scale
 from dflash_bench.stats.noise import KINDS as NOISE_KINDS
 from dflash_bench.stats.rules import MetricRule, Rules
-from dflash_bench.stats.verdict import judge
 
 
 def value(name, figure, rank=None):
@@ -40,7 +39,7 @@ def flags(name, share, n=200, rank=None):
 
 
 def one(base, candidate, **how):
-    (found,) = judge([base], [candidate], **how).each
+    (found,) = judge_both([base], [candidate], **how).each
     return found
 
 
@@ -61,7 +60,7 @@ def test_a_launch_lead_from_minus_51_us_to_19_ms_is_improved():
     """#31468, one pair: the lead moved by more than a step, drift or no drift."""
     base = run([samples("step.lead", -51e3, 300e3), samples("step.period", 13.9e6, 2e5)])
     candidate = run([samples("step.lead", 19.1e6, 2e6, seed=1), samples("step.period", 13.0e6, 2e5, seed=1)])
-    found = judge([base], [candidate]).find("step.lead", None)
+    found = judge_both([base], [candidate]).find("step.lead", None)
     assert found.verdict is Verdict.IMPROVED
     assert found.shift > 19e6
 
@@ -69,7 +68,7 @@ def test_a_launch_lead_from_minus_51_us_to_19_ms_is_improved():
 def test_a_lead_that_moves_by_less_than_the_drift_of_a_step_is_inconclusive():
     base = run([samples("step.lead", -51e3, 30e3), samples("step.period", 13.9e6, 2e5)])
     candidate = run([samples("step.lead", 349e3, 30e3, seed=1), samples("step.period", 13.9e6, 2e5, seed=1)])
-    assert judge([base], [candidate]).find("step.lead", None).verdict is Verdict.INCONCLUSIVE
+    assert judge_both([base], [candidate]).find("step.lead", None).verdict is Verdict.INCONCLUSIVE
 
 
 def test_the_run_ahead_fraction_of_the_published_change_is_improved():
@@ -86,7 +85,7 @@ def test_one_odd_run_moves_neither_the_figure_nor_the_difference():
     """A mean beside a median of differences told of 8 → 219 µs and of a difference of 1 µs in one line."""
     base = [run([samples("sync.total_per_step", centre)]) for centre in (7.8e3, 7.9e3, 8.2e3)]
     candidate = [run([samples("sync.total_per_step", centre)]) for centre in (7.9e3, 640.8e3, 8.4e3)]
-    (found,) = judge(base, candidate).each
+    (found,) = judge_both(base, candidate).each
     assert (found.base, found.candidate) == (7.9e3, 8.4e3)
     assert found.shift == pytest.approx(0.5e3, abs=0.2e3)
 
@@ -94,7 +93,7 @@ def test_one_odd_run_moves_neither_the_figure_nor_the_difference():
 def test_five_quiet_repeats_settle_what_a_pair_could_not():
     rng = np.random.default_rng(0)
     truth = Truth("step.period", STEP_NS, drift=0.003 * STEP_NS, jitter=0.02 * STEP_NS)
-    (found,) = judge(side(rng, truth, 5), side(rng, truth, 5, -0.041 * STEP_NS)).each
+    (found,) = judge_both(side(rng, truth, 5), side(rng, truth, 5, -0.041 * STEP_NS)).each
     assert found.verdict is Verdict.IMPROVED
     assert found.p_exact <= 0.05
     assert found.detectable < 0.05 * STEP_NS
@@ -103,7 +102,7 @@ def test_five_quiet_repeats_settle_what_a_pair_could_not():
 def test_unchanged_means_shown_to_be_alike():
     rng = np.random.default_rng(1)
     truth = Truth("step.period", STEP_NS, drift=0.002 * STEP_NS, jitter=0.02 * STEP_NS)
-    (found,) = judge(side(rng, truth, 5), side(rng, truth, 5)).each
+    (found,) = judge_both(side(rng, truth, 5), side(rng, truth, 5)).each
     assert found.verdict is Verdict.UNCHANGED
     assert max(-found.interval.low, found.interval.high) <= found.tolerance
 
@@ -111,7 +110,7 @@ def test_unchanged_means_shown_to_be_alike():
 def test_noisy_repeats_are_not_called_alike_only_because_they_are_not_told_apart():
     rng = np.random.default_rng(2)
     truth = Truth("step.period", STEP_NS, drift=0.02 * STEP_NS, jitter=0.02 * STEP_NS)
-    (found,) = judge(side(rng, truth, 3), side(rng, truth, 3)).each
+    (found,) = judge_both(side(rng, truth, 3), side(rng, truth, 3)).each
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.further > 0
 
@@ -119,7 +118,7 @@ def test_noisy_repeats_are_not_called_alike_only_because_they_are_not_told_apart
 def test_one_run_against_a_baseline_of_many_is_judged_by_their_spread():
     rng = np.random.default_rng(3)
     truth = Truth("step.period", STEP_NS, drift=0.002 * STEP_NS, jitter=0.02 * STEP_NS)
-    (found,) = judge(side(rng, truth, 8), side(rng, truth, 1, 0.1 * STEP_NS)).each
+    (found,) = judge_both(side(rng, truth, 8), side(rng, truth, 1, 0.1 * STEP_NS)).each
     assert (found.base_runs, found.candidate_runs) == (8, 1)
     assert found.verdict is Verdict.REGRESSED
 
@@ -157,13 +156,13 @@ def test_with_other_inputs_the_same_share_is_only_a_share(other):
 
 def test_a_count_that_differs_between_runs_of_one_arm_is_not_exact():
     runs = [run([value("retracted", k)], str(k), **SAME_INPUT) for k in (3, 4, 3, 5)]
-    (found,) = judge(runs, runs).each
+    (found,) = judge_both(runs, runs).each
     assert not found.is_exact
 
 
 def test_exact_counts_take_no_part_in_the_correction():
     both = [value("retracted", 3), value("tokens.per_s", 1000)]
-    found = judge([run(both, **SAME_INPUT)], [run(both, **SAME_INPUT)])
+    found = judge_both([run(both, **SAME_INPUT)], [run(both, **SAME_INPUT)])
     assert found.num_tests == 1
     assert len(found.each) == 2
 
@@ -190,7 +189,7 @@ def test_of_forty_metrics_without_a_change_hardly_ever_one_is_called_changed():
     wrong = 0
     for _ in range(60):
         base, candidate = ([run([metric(rng, truth, rank=r) for r in range(20)]) for _ in range(5)] for _ in range(2))
-        found = judge(base, candidate, Rules({"tokens.per_s": MetricRule(Allowance(0.0))}))
+        found = judge_both(base, candidate, Rules({"tokens.per_s": MetricRule(Allowance(0.0))}))
         wrong += any(j.verdict in (Verdict.IMPROVED, Verdict.REGRESSED) for j in found.each)
     assert wrong <= 6
     assert "20 comparisons" in found.method
@@ -205,7 +204,7 @@ def test_a_rank_that_stands_out_is_found_among_many():
             run([metric(rng, truth, rank=r, shift=-150.0 * (slow and r == 7)) for r in range(20)]) for _ in range(5)
         ]
 
-    found = judge(arm(slow=False), arm(slow=True))
+    found = judge_both(arm(slow=False), arm(slow=True))
     assert [j.rank for j in found.of(Verdict.REGRESSED)] == [7]
 
 
@@ -224,7 +223,7 @@ def test_swapping_the_arms_mirrors_every_verdict(kind, num):
             side(rng, truth, num),
             side(rng, truth, num, times * max(truth.drift, 0.01 * abs(truth.level))),
         )
-        (there,), (back,) = judge(base, candidate).each, judge(candidate, base).each
+        (there,), (back,) = judge_both(base, candidate).each, judge_both(candidate, base).each
         assert back.verdict == MIRRORED[there.verdict]
         assert back.shift == pytest.approx(-there.shift)
 
@@ -237,7 +236,7 @@ def test_adding_a_constant_to_all_samples_changes_no_verdict_where_the_tolerance
             [replace(r, metrics=tuple(replace(m, values=m.values + 5e6) for m in r.metrics)) for r in each]
             for each in sides
         ]
-        (plain,), (found,) = judge(*sides, rules).each, judge(*moved, rules).each
+        (plain,), (found,) = judge_both(*sides, rules).each, judge_both(*moved, rules).each
         assert found.verdict is plain.verdict
         assert (found.interval.low, found.interval.high) == pytest.approx((plain.interval.low, plain.interval.high))
 
@@ -257,7 +256,7 @@ def test_every_kind_that_is_judged_has_a_tolerance_and_a_drift():
 
 def test_what_says_something_of_the_capture_is_never_judged():
     same = run([flags("coverage.gpu_work_matched", 0.5), value("clock.offset", 5)])
-    assert judge([same], [same]).each == ()
+    assert judge_both([same], [same]).each == ()
 
 
 @pytest.mark.parametrize(
@@ -296,13 +295,13 @@ def test_the_drift_is_learned_from_three_earlier_runs_on():
 def test_a_learned_drift_makes_a_quiet_machine_see_more():
     pair = [run([value("tokens.per_s", 1000)])], [run([value("tokens.per_s", 1041)])]
     history = {("tokens.per_s", None): [1000.0, 1001.0, 999.0, 1000.5, 999.5]}
-    (found,) = judge(*pair, Rules(history=history)).each
+    (found,) = judge_both(*pair, Rules(history=history)).each
     assert found.verdict is Verdict.IMPROVED
     assert "learned from 5 runs" in found.reason
 
 
 def test_a_policy_may_judge_what_has_no_direction():
     pair = [run([value("kv.topup_pages_held", 10)])], [run([value("kv.topup_pages_held", 20)])]
-    assert judge(*pair).each == ()
-    (found,) = judge(*pair, Rules({"kv.*": MetricRule(better=Better.LOWER)})).each
+    assert judge_both(*pair).each == ()
+    (found,) = judge_both(*pair, Rules({"kv.*": MetricRule(better=Better.LOWER)})).each
     assert found.verdict is Verdict.REGRESSED
