@@ -4,6 +4,8 @@ VENV ?= .venv
 # e.g. PIP_ARGS="--index-url …" for a mirror
 PIP_ARGS ?=
 BIN := $(VENV)/bin
+# a file of tests stays in one process, whose fixtures it shares; more than 8 processes have nothing to do
+PARALLEL := --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # the built-in recorder sees the simulated device too, so that leads and waits show on any machine
 DEMO := --workload smoke --ranks 2 --steps 400 --recorder
 
@@ -22,7 +24,7 @@ demo: $(VENV)/.ready ## run, capture, ingest and compare two arms of the built-i
 	@echo reports/demo.md
 
 test: $(VENV)/.ready ## all tests that this machine can run
-	$(BIN)/python -m pytest -m 'not soak'
+	$(BIN)/python -m pytest -m 'not soak' $(PARALLEL)
 
 soak: $(VENV)/.ready ## the long randomised tests
 	$(BIN)/python -m pytest -m soak --timeout 3600

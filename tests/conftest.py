@@ -1,13 +1,17 @@
-"""Makes the plain packages beside the tests importable, and Ctrl-C what it is at a terminal."""
+"""Makes the plain packages beside the tests importable, Ctrl-C what it is at a terminal, and a process use one core."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
 
 # at the end: nothing here may hide an installed package (tests/dflash_bench is no package of that name)
 sys.path.append(str(Path(__file__).parent))
+
+# files of tests run side by side (`make test`), and arrays are tiny: a pool of threads would wait for its neighbours
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # a shell starts background jobs with SIGINT ignored, and every child would inherit that: tests of Ctrl-C need it heard
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

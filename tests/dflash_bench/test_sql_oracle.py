@@ -1,0 +1,82 @@
+"""Joins, leads, stalls and causes against a second reading of the raw tables, in SQL (``tests/oracle.sql``)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from duckdb import DuckDBPyConnection
+from generator import Fault, Mode, Schema, Spec, write_export
+from sql_oracle import read
+
+from dflash_bench.ingest.sources import IngestOptions, ingest
+from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.measure import measure
+from dflash_bench.model import RunMetrics
+
+H200 = sorted((Path(__file__).parents[1] / "data" / "h200").glob("*.sqlite"))
+MORE = Path(os.environ.get("DFLASH_CAPTURES", Path(__file__).parents[3] / "shared" / "captures"))
+"""Captures that are not part of the repository, where there are any."""
+
+REAL = [
+    *((path, "decode_step") for path in H200 + sorted(MORE.glob("sglang/dflash_*.sqlite"))),
+    *((path, "saxpy") for path in MORE.glob("public/*pipit*.sqlite")),
+    *((path, "FusionExecutorCache::runFusionWithInputs") for path in MORE.glob("public/*nvfuser*.sqlite")),
+]
+"""A capture and the name of its steps."""
+
+GENERATED = [
+    # before 3.13 only graphs traced node by node left rows
+    *(
+        Spec(rows=3_000, schema=s, mode=Mode.GRAPH if s >= Schema.V3_13 else Mode.NODE, seed=k, is_sync=k % 2 == 0)
+        for k, s in enumerate(Schema)
+    ),
+    *(Spec(rows=3_000, mode=m, seed=40 + k, is_sync=True) for k, m in enumerate(Mode)),
+    *(
+        Spec(rows=3_000, seed=50 + k, is_sync=True, faults=frozenset({f}))
+        for k, f in enumerate((Fault.SHARED_IDS, Fault.BACKTRACES, Fault.NEGATIVE_TIMES, Fault.TOOL_RANGES))
+    ),
+]
+
+
+def assert_reads_the_same(capture: Path, folder: Path, step: str = "decode_step") -> None:
+    """Every rank's leads and stalls are those of the second reading, and there are some."""
+    (profile,) = ingest([capture], IngestOptions(profiles=folder / "profiles", run="r"))
+    run, second = measure(profile, Reading(step=step)), read(capture, step)
+    ranks = [(p.rank, p.process) for p in run.info.processes if p.rank is not None]
+    assert sum(differing(run, second, *each) for each in ranks) > 0
+
+
+def differing(run: RunMetrics, second: DuckDBPyConnection, rank: int, process: int) -> int:
+    """Fail where a figure of a rank is not that of its process in the second reading. Returns how many leads it has."""
+
+    def samples(condition: str = "true", table: str = "launches") -> list[float]:
+        sql = f"SELECT lead FROM {table} WHERE process = ? AND lead IS NOT NULL AND {condition} ORDER BY lead"
+        return [float(lead) for (lead,) in second.execute(sql, [process]).fetchall()]
+
+    def own(name: str) -> list[float]:
+        metric = run.find(name, rank)
+        return [] if metric is None else sorted(metric.values.tolist())
+
+    leads = samples()
+    assert own("launch.lead") == leads
+    assert sum(own("launch.run_ahead_fraction")) == sum(lead > 0 for lead in leads)
+    assert own("graph.lead") == samples("name LIKE '%Graph%'")
+    if own("graph.lead"):
+        assert own("step.lead") == samples(table="step_leads")
+    assert sum(own("stall.total_per_step")) == -sum(lead for lead in leads if lead < 0)
+    table = {cause: rest for t in run.tables if t.name == "stall.by_cause" for r, cause, *rest in t.rows if r == rank}
+    causes = second.execute("SELECT cause, launches, total_ns, p50_ns FROM causes WHERE process = ?", [process])
+    assert table == {cause: rest for cause, *rest in causes.fetchall()}
+    return len(leads)
+
+
+@pytest.mark.parametrize(("capture", "step"), REAL, ids=[path.stem for path, _ in REAL])
+def test_a_real_capture_reads_the_same_in_sql(capture, step, tmp_path):
+    assert_reads_the_same(capture, tmp_path, step)
+
+
+@pytest.mark.parametrize("spec", GENERATED, ids=lambda s: "-".join([s.schema, s.mode, *s.faults]))
+def test_a_generated_capture_reads_the_same_in_sql(spec, tmp_path):
+    assert_reads_the_same(write_export(tmp_path / "made.sqlite", spec), tmp_path)

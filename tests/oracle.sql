@@ -1,0 +1,57 @@
+-- Joins, leads, stalls and their causes from the raw tables of an nsys export: strings, nvtx, runtime, work (kernels,
+-- copies, memsets and graph replays as one table), and step_name(). Written from the definitions of the metrics alone.
+
+CREATE VIEW ranges AS
+SELECT globalTid >> 24 AS process, globalTid AS thread, domainId AS domain, coalesce(text, value) AS name,
+       "start" AS begun, "end" AS ended
+FROM nvtx LEFT JOIN strings ON strings.id = textId
+WHERE eventType IN (59, 60) AND "end" >= "start";
+
+-- a step is the outermost of the ranges of that name
+CREATE TABLE steps AS
+SELECT process, begun, ended, domain FROM ranges AS r
+WHERE name = step_name() AND NOT EXISTS (
+  FROM ranges AS o WHERE o.name = step_name() AND o.process = r.process AND o.begun <= r.begun AND o.ended >= r.ended
+  AND (o.begun, o.ended) <> (r.begun, r.ended));
+
+-- rows of event class 67 are backtraces: they repeat the id of a call and are none
+CREATE TABLE calls AS
+SELECT globalTid >> 24 AS process, globalTid AS thread, correlationId AS id, "start" AS begun, "end" AS ended,
+       regexp_replace(value, '_v[0-9]+$', '') AS name
+FROM runtime JOIN strings ON strings.id = nameId WHERE coalesce(eventClass, 0) IN (0, 1) AND "end" >= "start";
+
+CREATE TABLE pieces AS
+SELECT globalPid >> 24 AS process, deviceId AS device, streamId AS stream, correlationId AS id,
+       min("start") AS begun, max("end") AS ended
+FROM work WHERE correlationId <> 0 AND "end" >= "start" GROUP BY ALL;
+
+-- lead: when the stream would have run dry, less when the call began; a stream's first launch has none
+CREATE TABLE launches AS
+WITH first_calls AS (
+  SELECT * FROM calls QUALIFY row_number() OVER (PARTITION BY process, id ORDER BY begun) = 1),
+joined AS (
+  SELECT c.process, thread, id, c.begun, name,
+         max(p.ended) OVER (PARTITION BY c.process, device, stream ORDER BY c.begun, id
+                            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS dry
+  FROM first_calls AS c JOIN pieces AS p USING (process, id))
+SELECT j.*, dry - j.begun AS lead, s.begun AS step, s.domain
+FROM joined AS j ASOF LEFT JOIN steps AS s ON j.process = s.process AND j.begun >= s.begun
+WHERE j.begun < s.ended;
+
+CREATE VIEW step_leads AS
+SELECT process, lead FROM launches WHERE name LIKE '%Graph%'
+QUALIFY row_number() OVER (PARTITION BY process, step ORDER BY begun, id) = 1;
+
+CREATE TABLE stalls AS SELECT *, row_number() OVER () AS stall, -lead AS lost FROM launches WHERE lead < 0;
+
+-- the innermost range of the step's domain, and the call, that held the launching thread when the stream ran dry
+CREATE VIEW causes AS
+WITH held AS (
+  SELECT stall, arg_max(r.name, (r.begun, -r.ended)) AS name
+  FROM stalls JOIN ranges AS r USING (process, thread, domain) WHERE r.begun <= dry AND dry < r.ended GROUP BY stall),
+called AS (
+  SELECT stall, arg_max(c.name, c.begun) AS name
+  FROM stalls JOIN calls AS c USING (process, thread) WHERE c.begun <= dry AND dry < c.ended GROUP BY stall)
+SELECT process, coalesce(held.name, '-') || ' · ' || coalesce(called.name, '-') AS cause,
+       count(*) AS launches, sum(lost)::BIGINT AS total_ns, median(lost) AS p50_ns
+FROM stalls LEFT JOIN held USING (stall) LEFT JOIN called USING (stall) GROUP BY ALL;
