@@ -14,7 +14,7 @@ from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, PresetName, Pro
 from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from dflash_bench.ingest.remote import Mirror
+    from dflash_bench.ingest.remote.mirror import Mirror
     from dflash_bench.ingest.workers import RunTasks
     from dflash_bench.model import RunInfo
     from dflash_bench.profile import Profile
@@ -44,7 +44,7 @@ def ingest(
     One report per rank and one report for all ranks both work. Captures that are here already change nothing. Captures
     and profiles may lie at URLs (s3://, gs://, …), with the extra `remote`.
     """
-    from dflash_bench.ingest.remote import mirrored
+    from dflash_bench.ingest.remote.mirror import mirrored
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.ingest.sources import ingest as ingest_captures
 
@@ -81,8 +81,8 @@ def _cluster(address: str | None, mirror: Mirror) -> Iterator[RunTasks | None]:
     if address is None:
         yield None
         return
-    from dflash_bench.ingest.attempts import Carriage
-    from dflash_bench.ingest.cluster import cluster
+    from dflash_bench.ingest.remote.attempts import Carriage
+    from dflash_bench.ingest.remote.cluster import cluster
 
     with cluster(address, Carriage(mirror.origins, mirror.staging())) as run_tasks:
         yield run_tasks

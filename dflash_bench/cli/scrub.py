@@ -24,8 +24,8 @@ def scrub(
     from tempfile import TemporaryDirectory
 
     from dflash_bench.errors import UsageError
-    from dflash_bench.ingest.reports import to_export
-    from dflash_bench.ingest.scrub import scrub as write_shareable
+    from dflash_bench.ingest.nsys.reports import to_export
+    from dflash_bench.ingest.nsys.scrub import scrub as write_shareable
 
     if source.is_dir():
         raise UsageError(f"{source} is a folder, and captures are scrubbed one by one", hint=f"name a file in {source}")

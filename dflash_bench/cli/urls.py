@@ -73,7 +73,7 @@ def with_urls(*names: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
 
 
 def _run_near(command: Callable[..., None], kwargs: dict[str, Any], names: tuple[str, ...]) -> None:
-    from dflash_bench.ingest.remote import mirrored
+    from dflash_bench.ingest.remote.mirror import mirrored
     from dflash_bench.ingest.sources import newest_pair
 
     words = _words(kwargs, names)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from dflash_bench import __version__
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest.partial import partial_folder, unpublished
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankMark, assign_ranks, compile_pattern
 from dflash_bench.ingest.rows import Skipped
 from dflash_bench.ingest.source import Source
@@ -24,6 +23,7 @@ from dflash_bench.ingest.writers import unranked_path
 from dflash_bench.layout import Events, part_path
 from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RunInfo, Value
 from dflash_bench.profile import Profile, is_profile, open_profile, write_run
+from dflash_bench.whole import partial_folder, unpublished
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_bench.ingest.build import MAX_NAME_BYTES
+from dflash_bench.ingest.nsys.reports import export_stem
 from dflash_bench.ingest.ranks import rank_in_name
-from dflash_bench.ingest.reports import export_stem
 from dflash_bench.ingest.source import Source
-from dflash_bench.ingest.torch_trace import looks_like_trace, trace_stem
+from dflash_bench.ingest.torch.trace import looks_like_trace, trace_stem
 
 
 def into_runs(exports: Sequence[Source], pattern: re.Pattern[str]) -> list[list[Source]]:

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dflash_bench.ingest.tables import ABSENT
+from dflash_bench.ingest.nsys.tables import ABSENT
 from dflash_bench.layout import Events
 from dflash_bench.model import BoolArray, IntArray
 
 if TYPE_CHECKING:
-    from dflash_bench.ingest.export import Export
+    from dflash_bench.ingest.nsys.export import Export
 
 Rows = IntArray | slice
 """Positions of rows."""

@@ -14,17 +14,17 @@ from pathlib import Path
 
 from dflash_bench.errors import BenchError, DataError, UsageError
 from dflash_bench.ingest.build import Progress, RunOptions, build_profile
-from dflash_bench.ingest.export import Export, fingerprint, is_folder_export, open_export
-from dflash_bench.ingest.folder_tables import FOLDER_ENDINGS
 from dflash_bench.ingest.grouping import into_runs, run_names, suffixed
-from dflash_bench.ingest.partial import partial_folder
+from dflash_bench.ingest.nsys.export import Export, fingerprint, is_folder_export, open_export
+from dflash_bench.ingest.nsys.folder_tables import FOLDER_ENDINGS
+from dflash_bench.ingest.nsys.reports import CAPTURE_SUFFIXES, is_superseded, to_export
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern
-from dflash_bench.ingest.reports import CAPTURE_SUFFIXES, is_superseded, to_export
 from dflash_bench.ingest.source import Source
-from dflash_bench.ingest.torch_trace import ENGINE_SUFFIXES, looks_like_trace, open_trace
+from dflash_bench.ingest.torch.trace import ENGINE_SUFFIXES, looks_like_trace, open_trace
 from dflash_bench.ingest.workers import RunTasks
 from dflash_bench.model import Value
 from dflash_bench.profile import Profile, is_profile, open_profile
+from dflash_bench.whole import partial_folder
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
-from dflash_bench.ingest.partial import locked
+from dflash_bench.whole import locked
 
 PREFIX = "dflash-bench-samples-"
 _NEW = ".dflash-bench-new-"

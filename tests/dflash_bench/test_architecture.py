@@ -34,7 +34,19 @@ STAGES = (
 )
 """Top-level packages and modules in the order of the data; none imports a later one."""
 
-SHARED = {"__init__", "errors", "model", "layout", "profile", "findings", "environment", "samples", "storage", "url"}
+SHARED = {
+    "__init__",
+    "errors",
+    "model",
+    "layout",
+    "profile",
+    "findings",
+    "environment",
+    "samples",
+    "storage",
+    "url",
+    "whole",
+}
 """What every stage may import, and what imports no stage."""
 
 HEAVY = ("torch", "pandas", "scipy", "pyarrow", "plotly", "matplotlib", "jinja2", "adbc_driver_sqlite")

@@ -22,7 +22,7 @@ from dflash_bench.capture.convert import (
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.nsys_command import ProfileOptions, Trace, profile_command
 from dflash_bench.errors import CaptureError, DataError
-from dflash_bench.ingest.reports import to_export
+from dflash_bench.ingest.nsys.reports import to_export
 
 INSTALLED = nsys.find()
 needs_nsys = pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")

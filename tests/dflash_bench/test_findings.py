@@ -8,7 +8,7 @@ from pathlib import Path
 import dflash_bench
 from dflash_bench import environment
 from dflash_bench.findings import CODES
-from dflash_bench.ingest import diagnostics
+from dflash_bench.ingest.nsys import diagnostics
 
 SOURCE = Path(dflash_bench.__file__).parent
 COMPUTED = {

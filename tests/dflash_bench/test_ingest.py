@@ -18,7 +18,7 @@ from handmade import Call, Range, Work, mark, write
 
 from dflash_bench.errors import UsageError
 from dflash_bench.ingest.build import RunOptions, build_profile
-from dflash_bench.ingest.export import open_export
+from dflash_bench.ingest.nsys.export import open_export
 from dflash_bench.ingest.sources import IngestOptions, ingest
 
 RANK_0 = "h200x2_nosync_rank0.sqlite"

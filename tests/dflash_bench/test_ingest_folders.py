@@ -17,9 +17,9 @@ from generator import Fault, Mode, Schema, Spec, write_export, write_ranks
 from generator.folders import FolderKind, write_folder
 
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest import folder_tables
-from dflash_bench.ingest.export import open_export
-from dflash_bench.ingest.scrub import scrub
+from dflash_bench.ingest.nsys import folder_tables
+from dflash_bench.ingest.nsys.export import open_export
+from dflash_bench.ingest.nsys.scrub import scrub
 from dflash_bench.ingest.sources import IngestOptions, expand, ingest
 from dflash_bench.layout import Events
 from dflash_bench.model import RunInfo

@@ -11,8 +11,8 @@ import pytest
 from generator import Fault, Mode, Schema, Spec, write_export
 
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest.export import open_export
-from dflash_bench.ingest.scrub import scrub, without_paths
+from dflash_bench.ingest.nsys.export import open_export
+from dflash_bench.ingest.nsys.scrub import scrub, without_paths
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import RunMetrics

@@ -12,11 +12,11 @@ from generator import Spec, write_export, write_ranks
 from generator.chrome import BASE_NS, write_trace
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest import events
-from dflash_bench.ingest.events import Batch, Skipped
-from dflash_bench.ingest.export import open_export
+from dflash_bench.ingest.nsys import events
+from dflash_bench.ingest.nsys.events import Batch, Skipped
+from dflash_bench.ingest.nsys.export import open_export
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.ingest.torch_trace import TorchTrace, looks_like_trace, open_trace, trace_stem
+from dflash_bench.ingest.torch.trace import TorchTrace, looks_like_trace, open_trace, trace_stem
 from dflash_bench.layout import SCHEMAS, Events
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import RankSource, Recorder
@@ -89,7 +89,7 @@ def test_an_annotation_without_a_name_is_an_unnamed_range_as_in_nsys(tmp_path: P
 
 
 def test_rows_come_in_batches_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_bench.ingest.torch_events.BATCH_ROWS", 100)
+    monkeypatch.setattr("dflash_bench.ingest.torch.events.BATCH_ROWS", 100)
     path = write_trace(tmp_path / "t.json", Spec(rows=5000, ranks=1), 0)
     batches = list(open_trace(path).stream(Skipped()))
     assert max(len(b.process) for b in batches) == 100
@@ -100,7 +100,7 @@ def test_every_value_is_read_whole_wherever_the_window_ends(tmp_path: Path, monk
     path = write_trace(tmp_path / "t.json", Spec(rows=300, ranks=1), 0)
     whole = streamed(open_trace(path))
     for size in (1, 7, 64, 1000):
-        monkeypatch.setattr("dflash_bench.ingest.json_stream.READ_CHARS", size)
+        monkeypatch.setattr("dflash_bench.ingest.torch.json_stream.READ_CHARS", size)
         assert streamed(open_trace(path)) == whole
 
 

@@ -15,8 +15,8 @@ from profile_files import contents, timeless
 
 from dflash_bench.cli.sides import resolve_side
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest import remote
-from dflash_bench.ingest.remote import CLAIM, mirrored, publish
+from dflash_bench.ingest.remote import mirror as remote
+from dflash_bench.ingest.remote.mirror import CLAIM, mirrored, publish
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.layout import RUN_FILE
 from dflash_bench.url import Url

@@ -23,10 +23,10 @@ from generator import Spec, write_ranks
 from profile_files import contents
 
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest import cluster as module
-from dflash_bench.ingest.attempts import Carriage
-from dflash_bench.ingest.cluster import cluster
-from dflash_bench.ingest.remote import CLAIM, mirrored
+from dflash_bench.ingest.remote import cluster as module
+from dflash_bench.ingest.remote.attempts import Carriage
+from dflash_bench.ingest.remote.cluster import cluster
+from dflash_bench.ingest.remote.mirror import CLAIM, mirrored
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.url import location
 

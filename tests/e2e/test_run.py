@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from dflash_bench.capture import choice, nsys
 from dflash_bench.cli import app
-from dflash_bench.ingest.export import open_export
+from dflash_bench.ingest.nsys.export import open_export
 from dflash_bench.layout import Events, StepTable
 from dflash_bench.model import Recorder
 from dflash_bench.profile import open_profile

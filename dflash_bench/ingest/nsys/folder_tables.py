@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.tables import BATCH_ROWS, Cell, is_null
+from dflash_bench.ingest.nsys.tables import BATCH_ROWS, Cell, is_null
 
 SUFFIXES = (".parquet", ".arrow")
 FOLDER_ENDINGS = ("_pqtdir", "_arwdir")

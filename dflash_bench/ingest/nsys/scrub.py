@@ -24,8 +24,8 @@ from pathlib import Path
 
 from dflash_bench.capture.tables import COLUMNS, Table
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest.export import Export, open_export
-from dflash_bench.ingest.sqlite_tables import SqliteTables
+from dflash_bench.ingest.nsys.export import Export, open_export
+from dflash_bench.ingest.nsys.sqlite_tables import SqliteTables
 
 _EVENT_TABLES = (
     Table.NVTX_EVENTS, Table.KERNEL, Table.RUNTIME, Table.MEMCPY, Table.MEMSET, Table.GRAPH_TRACE,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from dflash_bench.ingest.nsys.tables import ABSENT, is_null
 from dflash_bench.ingest.rows import (
     UNNAMED,
     Batch,
@@ -23,12 +24,11 @@ from dflash_bench.ingest.rows import (
     thread_of,
     values_of,
 )
-from dflash_bench.ingest.tables import ABSENT, is_null
 from dflash_bench.layout import Events
 from dflash_bench.model import BoolArray, IntArray
 
 if TYPE_CHECKING:
-    from dflash_bench.ingest.export import Export
+    from dflash_bench.ingest.nsys.export import Export
 
 PUSH_POP, START_END, NVTXT_PUSH_POP, NVTXT_START_END, MARK, DOMAIN_CREATE = 59, 60, 70, 71, 34, 75
 

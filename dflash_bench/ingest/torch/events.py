@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dflash_bench.ingest.events import API_VERSION_SUFFIX
+from dflash_bench.ingest.nsys.events import API_VERSION_SUFFIX
+from dflash_bench.ingest.nsys.tables import BATCH_ROWS
 from dflash_bench.ingest.rows import UNNAMED, Batch
-from dflash_bench.ingest.tables import BATCH_ROWS
 from dflash_bench.layout import NAME, SCHEMAS, Events
 
 _VM = 1 << 24

@@ -26,13 +26,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from dflash_bench.errors import BenchError, DataError, UsageError
-from dflash_bench.ingest.export import fingerprint
-from dflash_bench.ingest.folder_tables import FOLDER_ENDINGS, SUFFIXES
-from dflash_bench.ingest.partial import locked
-from dflash_bench.ingest.reports import CAPTURE_SUFFIXES
+from dflash_bench.ingest.nsys.export import fingerprint
+from dflash_bench.ingest.nsys.folder_tables import FOLDER_ENDINGS, SUFFIXES
+from dflash_bench.ingest.nsys.reports import CAPTURE_SUFFIXES
 from dflash_bench.ingest.sources import expand, profiles_in
 from dflash_bench.ingest.steps import UNPROFILED_FOLDER as UNPROFILED
-from dflash_bench.ingest.torch_trace import ENGINE_SUFFIXES
+from dflash_bench.ingest.torch.trace import ENGINE_SUFFIXES
 from dflash_bench.layout import RUN_FILE
 from dflash_bench.profile import is_profile
 from dflash_bench.storage import (
@@ -48,6 +47,7 @@ from dflash_bench.storage import (
     remove,
 )
 from dflash_bench.url import Url, is_url, location
+from dflash_bench.whole import locked
 
 CLAIM = "_claim"
 SCRATCH_PREFIX = "dflash-bench-"

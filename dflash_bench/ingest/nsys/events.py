@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.nvtx import nvtx_batches
+from dflash_bench.ingest.nsys.nvtx import nvtx_batches
+from dflash_bench.ingest.nsys.tables import ABSENT
 from dflash_bench.ingest.rows import (
     Batch,
     Rows,
@@ -27,11 +28,10 @@ from dflash_bench.ingest.rows import (
     usable,
 )
 from dflash_bench.ingest.source import Section
-from dflash_bench.ingest.tables import ABSENT
 from dflash_bench.layout import Events
 
 if TYPE_CHECKING:
-    from dflash_bench.ingest.export import Export
+    from dflash_bench.ingest.nsys.export import Export
 
 NO_DEVICE = (1 << 31) - 1
 """What CUPTI writes for the device of a graph whose first node runs on the host."""

@@ -19,15 +19,15 @@ from functools import cached_property
 from pathlib import Path
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.diagnostics import findings_of
-from dflash_bench.ingest.events import sections, stream
-from dflash_bench.ingest.folder_tables import FolderTables, table_files
-from dflash_bench.ingest.nvtx import MARK
+from dflash_bench.ingest.nsys.diagnostics import findings_of
+from dflash_bench.ingest.nsys.events import sections, stream
+from dflash_bench.ingest.nsys.folder_tables import FolderTables, table_files
+from dflash_bench.ingest.nsys.nvtx import MARK
+from dflash_bench.ingest.nsys.sqlite_tables import SqliteTables, reading
+from dflash_bench.ingest.nsys.tables import NSYS_TABLES, Cell, Tables
 from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import Batch, Skipped
 from dflash_bench.ingest.source import Section
-from dflash_bench.ingest.sqlite_tables import SqliteTables, reading
-from dflash_bench.ingest.tables import NSYS_TABLES, Cell, Tables
 from dflash_bench.model import Finding, Recorder
 
 SQLITE_MAGIC = b"SQLite format 3\x00"

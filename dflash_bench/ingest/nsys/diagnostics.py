@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dflash_bench.ingest.nsys.tables import NSYS_TABLES
 from dflash_bench.ingest.rows import Skipped
-from dflash_bench.ingest.tables import NSYS_TABLES
 from dflash_bench.model import Finding
 
 if TYPE_CHECKING:
-    from dflash_bench.ingest.export import Export
+    from dflash_bench.ingest.nsys.export import Export
 
 RUNTIME, WAITS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 

@@ -18,7 +18,7 @@ import adbc_driver_sqlite
 import pyarrow as pa
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.tables import BATCH_ROWS, Cell, is_null
+from dflash_bench.ingest.nsys.tables import BATCH_ROWS, Cell, is_null
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.diagnostics import skipped_rows
-from dflash_bench.ingest.export import fingerprint
-from dflash_bench.ingest.json_stream import JsonStream, JsonStreamError
+from dflash_bench.ingest.nsys.diagnostics import skipped_rows
+from dflash_bench.ingest.nsys.export import fingerprint
 from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import Batch, Skipped
 from dflash_bench.ingest.source import Section
-from dflash_bench.ingest.torch_events import EventRows, NoEventError, host_process
+from dflash_bench.ingest.torch.events import EventRows, NoEventError, host_process
+from dflash_bench.ingest.torch.json_stream import JsonStream, JsonStreamError
 from dflash_bench.model import Finding, RankSource, Recorder
 
 TRACE_SUFFIXES = (".json", ".json.gz")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest.attempts import Attempt, Carriage, run_attempts
+from dflash_bench.ingest.remote.attempts import Attempt, Carriage, run_attempts
 from dflash_bench.ingest.tasks import Task, TaskResult
 from dflash_bench.ingest.workers import Progress, RunTasks, Tally
 

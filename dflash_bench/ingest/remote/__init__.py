@@ -1,0 +1,1 @@
+"""Captures and profiles at URLs, and readers on other machines."""
