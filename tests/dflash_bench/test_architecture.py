@@ -137,7 +137,8 @@ def circles(package: Path) -> list[list[str]]:
 
 
 STILL_IN_CIRCLES = """
-    ingest.diagnostics ingest.events ingest.export ingest.nvtx ingest.rows ingest.source alloc_extend batch
+    ingest.nsys.diagnostics ingest.nsys.events ingest.nsys.export ingest.nsys.nvtx ingest.rows ingest.source
+    alloc_extend batch
     draft_input kv_kernels pools prefix_cache
 """
 
