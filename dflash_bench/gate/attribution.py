@@ -57,7 +57,7 @@ def attribute(
     found: dict[str, dict[int, float]] = {}
     for j in (*failed, *alone.each, *together.each):
         if j.verdict is Verdict.REGRESSED and j.rank is not None and chosen(j.metric):
-            found.setdefault(j.metric, {}).setdefault(j.rank, j.shift)
+            found.setdefault(j.metric, {}).setdefault(j.rank, j.shift or 0.0)
     num_ranks = len({m.rank for run in sides.candidate for m in run.metrics if m.rank is not None})
     culprits = [
         Culprit(name.removeprefix(_RANGES), tuple(sorted(ranks)), num_ranks, max(ranks.values()))

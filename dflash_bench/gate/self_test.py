@@ -74,20 +74,21 @@ def _sizes(judged: Sequence[Judgement], injected: dict[str, float] | None) -> di
         raise UsageError(
             f"{', '.join(unknown)} is not among what the gate watches", hint=f"it watches {', '.join(largest)}"
         )
-    return {name: share * abs(largest[name].base) for name, share in injected.items()}
+    return {name: share * abs(largest[name].base or 0.0) for name, share in injected.items()}
 
 
 def _is_injectable(judgement: Judgement) -> bool:
     """Whether it could be worse: a count that must be zero and a share at its worst end are left alone."""
+    base = judgement.base or 0.0
     if judgement.unit.value != "fraction":
-        return judgement.base != 0
-    room = judgement.base if judgement.better is Better.HIGHER else 1 - judgement.base
+        return base != 0
+    room = base if judgement.better is Better.HIGHER else 1 - base
     return room > 2 * TIMES_TOLERANCE * judgement.tolerance
 
 
 def _least(judgement: Judgement) -> float:
     # an exact metric tolerates nothing: a hundredth of it stands for any difference
-    return abs(judgement.base) / 100
+    return abs(judgement.base or 0.0) / 100
 
 
 def halves(runs: Sequence[RunMetrics]) -> tuple[tuple[RunMetrics, ...], tuple[RunMetrics, ...]]:

@@ -103,7 +103,8 @@ def sentence(check: Ruling) -> str:
     where = "all ranks" if j.rank is None else f"rank {j.rank}"
     unit = symbol(j.unit)
     change = f"{text(j.base, j.unit)} → {text(j.candidate, j.unit)} {unit}".strip()
-    share = f", {j.shift / j.base:+.1%}".replace("%", " %").replace("-", "−") if j.base > 0 else ""
+    ratio = j.shift / j.base if j.base and j.base > 0 and j.shift is not None else None
+    share = "" if ratio is None else f", {ratio:+.1%}".replace("%", " %").replace("-", "−")
     return f"{j.metric}, {where}: {j.verdict}, {change}{share} ({check.reason})"
 
 

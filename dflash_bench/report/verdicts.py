@@ -94,6 +94,7 @@ def power_text(judgement: Judgement) -> str:
 def size_text(judgement: Judgement, size: float) -> str:
     """A difference as a share of the base where the base is a positive time or rate, otherwise in the metric's unit."""
     unit = symbol(judgement.unit)
-    if judgement.unit.value in ("ns", "tokens/s") and judgement.base > 0 and size < judgement.base:
-        return f"{size / judgement.base:.1%}".replace("%", " %")
+    base = judgement.base or 0.0
+    if judgement.unit.value in ("ns", "tokens/s") and size < base:
+        return f"{size / base:.1%}".replace("%", " %")
     return f"{text(size, judgement.unit)} {unit}".strip()

@@ -15,6 +15,28 @@ class Verdict(StrEnum):
     UNCHANGED = "unchanged"
     REGRESSED = "regressed"
     INCONCLUSIVE = "inconclusive"
+    DESCRIBED = "described"
+    """One run a side, whose drift nobody measured: it differs by so much, and that is all that can be said."""
+    REMOVED = "removed"
+    """Every run of the base has it, and none of the candidate."""
+    NEW = "new"
+
+
+class Family(StrEnum):
+    """Primary metrics are judged first and decide; all others are looked at beside them."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+
+
+class Design(StrEnum):
+    """What a verdict rests on."""
+
+    DUET = "pairs of blocks"
+    RUNS = "runs"
+    SESSIONS = "sessions"
+    SINGLE = "one run a side"
+    EXACT = "exact count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +48,8 @@ class Judgement:
     ``is_on_drift``: the runs were too few to measure how far runs stray, and a stated or learned drift stands for it.
     ``q`` is the p-value adjusted for all comparisons. ``detectable`` is the smallest difference that these repeats get
     a verdict on, 9 times in 10; ``further`` how many more runs of each side would decide. Both, and the p-values, are
-    None for an exact comparison.
+    None for an exact comparison. ``pairs``: pairs of blocks behind it, in a duet. ``base`` is None where a metric is
+    new, ``candidate`` where it is removed.
     """
 
     metric: str
@@ -35,11 +58,11 @@ class Judgement:
     better: Better
     verdict: Verdict
     reason: str
-    base: float
-    candidate: float
+    base: float | None
+    candidate: float | None
     base_runs: int
     candidate_runs: int
-    shift: float
+    shift: float | None
     interval: Interval | None
     tolerance: float
     is_exact: bool
@@ -49,6 +72,17 @@ class Judgement:
     q: float | None = None
     detectable: float | None = None
     further: int | None = None
+    family: Family = Family.SECONDARY
+    design: Design = Design.RUNS
+    pairs: int | None = None
+
+    @property
+    def percent(self) -> Interval | None:
+        """The interval as a share of the base's figure; None for shares, and where the base is not positive."""
+        found = self.interval
+        if found is None or self.unit is Unit.FRACTION or self.base is None or self.base <= 0:
+            return None
+        return Interval(found.low / self.base, found.high / self.base, found.confidence)
 
     @property
     def excludes_regression(self) -> bool:
