@@ -18,6 +18,9 @@ from generator.layout import Columns, columns_of
 from generator.rows import Rows, event_rows, first_rows, graph_rows
 from generator.spec import Fault, Spec
 
+NO_DISK = "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF"
+"""The file is made anew each time: a journal protects nothing, and waiting for the disk at each row was most of it."""
+
 
 def write_ranks(folder: Path, spec: Spec, stem: str = "run") -> list[Path]:
     """One file per rank, as nsys started per process writes them."""
@@ -36,6 +39,7 @@ def write_export(path: Path, spec: Spec, ranks: tuple[int, ...] | None = None) -
     path.unlink(missing_ok=True)
     tables = _known_tables(spec)
     with sqlite3.connect(path, isolation_level=None) as database:
+        database.executescript(NO_DISK)
         for table, columns in tables.items():
             database.execute(f"CREATE TABLE {table} ({', '.join(f'{c} {kind}' for c, kind in columns.items())})")
         write_about(database, tables, spec, ranks)
@@ -69,9 +73,8 @@ def _write_events(path: Path, tables: dict[str, Columns], spec: Spec, ranks: tup
         adbc_driver_sqlite.dbapi.connect(f"file:{path}", autocommit=True) as connection,
         connection.cursor() as cursor,
     ):
-        # the file is made anew each time: a journal would protect nothing
-        for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-65536"):
-            cursor.execute(f"PRAGMA {pragma}")
+        for pragma in [*NO_DISK.split(";"), "PRAGMA cache_size=-65536"]:
+            cursor.execute(pragma)
             cursor.fetchall()
         cursor.execute("BEGIN")
         seen: set[int] = set()
@@ -114,6 +117,7 @@ def _ingest(
 
 def _finish(path: Path, tables: dict[str, Columns], spec: Spec) -> None:
     database = sqlite3.connect(path, isolation_level=None)
+    database.executescript(NO_DISK)
     if not spec.has(Fault.EMPTY_TABLES):
         # a lazy export has a table only when it has rows
         for table in tables:
