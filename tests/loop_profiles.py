@@ -7,7 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_bench.capture.recording import ApiCall, GpuWork, Mark, Range, Recording, Thread, WorkKind
+from dflash_bench.capture.recording import (
+    RecordedCall,
+    RecordedMark,
+    RecordedRange,
+    RecordedThread,
+    RecordedWork,
+    Recording,
+    WorkKind,
+)
 from dflash_bench.capture.recording_file import write_recording
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.profile import Profile
@@ -72,9 +80,9 @@ def _noise(rng: np.random.Generator, run: LoopRun) -> np.ndarray:
 class _Rank:
     def __init__(self, rank: int, run: LoopRun) -> None:
         self.pid, self.tid, self.rank, self.run = 4000 + 100 * rank + run.seed, 4000 + 100 * rank + run.seed, rank, run
-        self.ranges: list[Range] = []
-        self.calls: list[ApiCall] = []
-        self.work: list[GpuWork] = []
+        self.ranges: list[RecordedRange] = []
+        self.calls: list[RecordedCall] = []
+        self.work: list[RecordedWork] = []
         self.gpu_free = 0
 
     def prepare(self, at: int, duration: int, step: int) -> int:
@@ -98,13 +106,13 @@ class _Rank:
 
     def _graph_launch(self, at: int) -> None:
         correlation = len(self.calls) + 1
-        self.calls.append(ApiCall("cudaGraphLaunch", self.tid, at, at + 20_000, correlation))
+        self.calls.append(RecordedCall("cudaGraphLaunch", self.tid, at, at + 20_000, correlation))
         begin = max(at + 25_000, self.gpu_free)
         self.gpu_free = begin + GPU_NS // 4
-        self.work.append(GpuWork(WorkKind.GRAPH, "graph", begin, self.gpu_free, correlation, 0, 7, 0, 1))
+        self.work.append(RecordedWork(WorkKind.GRAPH, "graph", begin, self.gpu_free, correlation, 0, 7, 0, 1))
 
     def _range(self, name: str, start: int, end: int) -> None:
-        self.ranges.append(Range(name, self.tid, start, end))
+        self.ranges.append(RecordedRange(name, self.tid, start, end))
 
     def recording(self, end: int) -> Recording:
         text = f"dflash_bench rank={self.rank} world={self.run.world} arm={self.run.arm}"
@@ -113,9 +121,9 @@ class _Rank:
             domain="dflash",
             utc_origin_ns=1_795_995_537_208_158_634,
             duration_ns=end + 1_000_000,
-            threads=(Thread(self.tid, "main"),),
+            threads=(RecordedThread(self.tid, "main"),),
             ranges=tuple(self.ranges),
-            marks=(Mark(text, self.tid, 500),),
+            marks=(RecordedMark(text, self.tid, 500),),
             api_calls=tuple(self.calls),
             gpu_work=tuple(self.work),
         )

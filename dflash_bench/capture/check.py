@@ -18,19 +18,19 @@ from urllib.parse import quote
 from dflash_bench.errors import CaptureError, DataError
 from dflash_bench.model import Finding
 
-DOMAIN = "dflash"
-FIRST_ASKING_NVTX = (0, 2, 12)
-FIRST_ANSWERING_NSYS = (2024,)
+_DOMAIN = "dflash"
+_FIRST_ASKING_NVTX = (0, 2, 12)
+_FIRST_ANSWERING_NSYS = (2024,)
 NVTX_MEND = 'pip install "nvtx<0.2.12"'
 
-RANGE_TYPES = (59, 60)
-MARK_TYPE = 34
+_RANGE_TYPES = (59, 60)
+_MARK_TYPE = 34
 _RANK_MARK = re.compile(r"dflash_bench rank=(\d+) world=")
 _SHOWN_NAMES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessCount:
+class ProcessRanges:
     """What one process of a capture left in a domain. ``rank`` is what its mark says, None without a mark."""
 
     process: int
@@ -60,7 +60,7 @@ def nvtx_problem(nvtx_version: str | None, nsys_version: tuple[int, ...]) -> Fin
     if nvtx_version is None:
         text = "the python package nvtx is not installed, so nothing would be emitted to nsys"
         return Finding("nvtx_missing", None, 1, text)
-    if _numbers(nvtx_version) >= FIRST_ASKING_NVTX and nsys_version < FIRST_ANSWERING_NSYS:
+    if _numbers(nvtx_version) >= _FIRST_ASKING_NVTX and nsys_version < _FIRST_ANSWERING_NSYS:
         old = ".".join(map(str, nsys_version))
         text = (
             f"nvtx {nvtx_version} asks the tool whether its domain is enabled and nsys {old} does not answer:"
@@ -70,7 +70,7 @@ def nvtx_problem(nvtx_version: str | None, nsys_version: tuple[int, ...]) -> Fin
     return None
 
 
-def count_ranges(path: Path, domain: str | None = DOMAIN) -> tuple[ProcessCount, ...]:
+def count_ranges(path: Path, domain: str | None = _DOMAIN) -> tuple[ProcessRanges, ...]:
     """Ranges by process and name that a capture file holds in `domain`, or in all domains when that is None.
 
     Processes without any row of the domain are left out.
@@ -93,7 +93,7 @@ def says_incomplete(path: Path) -> bool:
         return bool(database.execute(query, ("%Not all NVTX events might have been collected%",)).fetchone()[0])
 
 
-def by_rank(counts: Iterable[ProcessCount]) -> dict[int, Counter[str]]:
+def by_rank(counts: Iterable[ProcessRanges]) -> dict[int, Counter[str]]:
     """Ranges by rank and name, over all processes whose mark names a rank."""
     found: dict[int, Counter[str]] = {}
     for process in counts:
@@ -127,7 +127,7 @@ def compare_counts(
     return tuple(findings)
 
 
-def silent_domains(counts: Iterable[ProcessCount]) -> tuple[Finding, ...]:
+def silent_domains(counts: Iterable[ProcessRanges]) -> tuple[Finding, ...]:
     """For programs without a ledger: processes that created the domain and left not one range or mark in it."""
     silent = [c for c in counts if c.has_domain_rows and not c.num_ranges and not c.num_marks]
     if not silent:
@@ -187,7 +187,7 @@ def _has_table(database: sqlite3.Connection, name: str) -> bool:
     return bool(database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone())
 
 
-def _count(database: sqlite3.Connection, domain: str | None) -> tuple[ProcessCount, ...]:
+def _count(database: sqlite3.Connection, domain: str | None) -> tuple[ProcessRanges, ...]:
     if not _has_table(database, "NVTX_EVENTS"):
         return ()
     name = "n.text"
@@ -206,13 +206,13 @@ def _count(database: sqlite3.Connection, domain: str | None) -> tuple[ProcessCou
     ):
         if domain is not None and (process, domain_id) not in created:
             continue
-        if kind in RANGE_TYPES:
+        if kind in _RANGE_TYPES:
             ranges.setdefault(process, Counter())[text] += number
-        elif kind == MARK_TYPE:
+        elif kind == _MARK_TYPE:
             marks.setdefault(process, []).extend([text] * number)
     opened = {process for process, _ in created}
     return tuple(
-        ProcessCount(
+        ProcessRanges(
             process,
             _rank(texts := marks.get(process, [])),
             dict(ranges.get(process, {})),

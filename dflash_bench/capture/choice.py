@@ -31,7 +31,7 @@ class RecorderChoice:
         return f"recording with {name}: {self.why}"
 
 
-def installed_nvtx() -> str | None:
+def _installed_nvtx() -> str | None:
     """Version of the python nvtx package, None without it."""
     try:
         return metadata.version("nvtx")
@@ -51,7 +51,7 @@ def choose(
         return RecorderChoice(None, "asked for with --recorder")
     if tool is None:
         return RecorderChoice(None, "no nsys was found here")
-    problem, mend = unusable(tool, nvtx_version)
+    problem, mend = _unusable(tool, nvtx_version)
     if problem is None:
         return RecorderChoice(tool, "asked for with --nsys" if is_asked else "found here")
     if is_asked:
@@ -63,11 +63,11 @@ def choose_here(explicit: Path | None, *, is_builtin_asked: bool) -> RecorderCho
     """`choose` for this machine. Raises UsageError when both recorders are asked for, or `explicit` is not there."""
     if explicit is not None and is_builtin_asked:
         raise UsageError("--nsys and --recorder exclude each other", hint="give one of them")
-    tool = None if is_builtin_asked else nsys.find(explicit)
-    return choose(tool, installed_nvtx(), is_asked=explicit is not None, is_builtin_asked=is_builtin_asked)
+    tool = None if is_builtin_asked else nsys.find_nsys(explicit)
+    return choose(tool, _installed_nvtx(), is_asked=explicit is not None, is_builtin_asked=is_builtin_asked)
 
 
-def unusable(tool: NsysTool, nvtx_version: str | None) -> tuple[str | None, str | None]:
+def _unusable(tool: NsysTool, nvtx_version: str | None) -> tuple[str | None, str | None]:
     """Why this nsys would give no usable capture of python ranges, and what mends that: (None, None) when it would."""
     if tool.missing_libs:
         lacks = ", ".join(tool.missing_libs)

@@ -17,21 +17,20 @@ from dflash_bench.capture import supervise
 from dflash_bench.capture.convert import sqlite_of
 from dflash_bench.capture.exec_rank import RANK_VARIABLES
 from dflash_bench.capture.nsys import NsysTool
-from dflash_bench.capture.nsys_command import ProfileOptions, profile_command
-from dflash_bench.capture.record import living_ranks
-from dflash_bench.capture.supervise import Group, Limits, Outcome, Watch
+from dflash_bench.capture.nsys_command import ProfileOptions, in_nsys_words, profile_command
+from dflash_bench.capture.supervise import ChildEnd, Group, Limits, Watch
 from dflash_bench.errors import CaptureError, UsageError
 
-WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "LOCAL_WORLD_SIZE")
-ALL_PROCESSES = "all_processes"
-PUMP_S = 10
+_WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "LOCAL_WORLD_SIZE")
+_ALL_PROCESSES = "all_processes"
+_PUMP_S = 10
 _BAR = re.compile(rb"\r?\[\d+/\d+\] \[[^\]\r\n]*\] [^\r\n\[]*")
 """nsys draws its conversion as dozens of these on one line."""
 _STREAM = re.compile(rb"Generating '.*\.qdstrm'\s*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Which of the parallel processes this is: the variable that says so, its value, and how many there are."""
 
     variable: str
@@ -47,14 +46,14 @@ class CommandCapture:
     folder: Path
     tool: NsysTool
     options: ProfileOptions
-    place: Place | None = None
+    place: RankPlace | None = None
 
     @property
     def stem(self) -> str:
-        return ALL_PROCESSES if self.place is None else f"rank{self.place.rank}"
+        return _ALL_PROCESSES if self.place is None else f"rank{self.place.rank}"
 
 
-def place_of(environment: Mapping[str, str]) -> Place:
+def place_of(environment: Mapping[str, str]) -> RankPlace:
     """Where among its siblings this process is, from torchrun's, MPI's or Slurm's variables.
 
     Raises UsageError when none of them is set to a number.
@@ -65,15 +64,15 @@ def place_of(environment: Mapping[str, str]) -> Place:
             f"--per-rank needs one of {', '.join(RANK_VARIABLES)} in the environment, and none is set",
             hint="start it once per rank: torchrun --no-python --nproc-per-node 2 dflash-bench capture --per-rank …",
         )
-    worlds = (environment[v] for v in WORLD_VARIABLES if environment.get(v, "").isdecimal())
+    worlds = (environment[v] for v in _WORLD_VARIABLES if environment.get(v, "").isdecimal())
     world = next(worlds, None)
-    return Place(variable, int(environment[variable]), None if world is None else int(world))
+    return RankPlace(variable, int(environment[variable]), None if world is None else int(world))
 
 
 def nsys_line(capture: CommandCapture) -> list[str]:
     """The whole nsys line. Per rank, nsys itself fills the rank into the name."""
-    folder = str(capture.folder).replace("%", "%%")
-    name = ALL_PROCESSES if capture.place is None else f"rank%q{{{capture.place.variable}}}"
+    folder = in_nsys_words(capture.folder)
+    name = _ALL_PROCESSES if capture.place is None else f"rank%q{{{capture.place.variable}}}"
     inner = [sys.executable, "-m", "dflash_bench.capture.exec_rank", str(capture.folder), "--keep-output", "--"]
     return profile_command(capture.tool, f"{folder}/{name}", [*inner, *capture.command], capture.options)
 
@@ -86,7 +85,7 @@ def environment_of(capture: CommandCapture) -> dict[str, str]:
     return {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 
 
-def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[Path, Outcome]:
+def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[Path, ChildEnd]:
     """Run the command under nsys; its standard output goes to `output`, its errors where this process's go.
 
     Returns the SQLite export and how the command ended (its own exit code; nsys passes it on). Raises CaptureError or
@@ -102,7 +101,7 @@ def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[Path, Ou
         # A person's command may be silent for hours: only a person ends it.
         outcome = Watch(child, Limits(silence_s=None), lambda: supervise.bytes_in(capture.folder), interrupts).wait()
         # Not for ever: what the command left running may hold the pipe open.
-        pump.join(timeout=PUMP_S)
+        pump.join(timeout=_PUMP_S)
     rank = 0 if capture.place is None else capture.place.rank
     (capture.folder / f"rank{rank}.pid").unlink(missing_ok=True)
     if not any(capture.folder.glob(f"{capture.stem}.*")) and (window := _window(capture.options)):
@@ -119,7 +118,7 @@ def _window(options: ProfileOptions) -> str | None:
     return None
 
 
-def without_noise(line: bytes, folder: Path) -> bytes:
+def _without_noise(line: bytes, folder: Path) -> bytes:
     """A line of nsys' output without its progress bars and without the paths it writes to, which do not last.
 
     Empty when nothing else was in it; lines of the command itself pass unchanged.
@@ -133,14 +132,14 @@ def without_noise(line: bytes, folder: Path) -> bytes:
 def _pump(source: IO[bytes], sink: IO[bytes], folder: Path) -> None:
     with source:
         for line in source:
-            sink.write(without_noise(line, folder))
+            sink.write(_without_noise(line, folder))
             sink.flush()
 
 
 def _group_of(folder: Path, launcher: int) -> list[int]:
     """What Ctrl-C in a terminal would reach: the command's process group, as a negative id, where it leads one."""
     found = []
-    for pid in living_ranks(folder):
+    for pid in supervise.living_ranks(folder):
         with suppress(ProcessLookupError):
             found.append(-pid if pid != launcher and os.getpgid(pid) == pid else pid)
     return found

@@ -18,10 +18,10 @@ from dflash_bench.model import Value
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 60
+_TIMEOUT_S = 60
 """nvidia-smi takes seconds where no other process keeps the driver loaded."""
 
-FIELDS = (
+_FIELDS = (
     "driver_version",
     "clocks.sm",
     "clocks.mem",
@@ -34,7 +34,7 @@ FIELDS = (
 )
 """What nvidia-smi is asked for, of every GPU; clocks in MHz, power in W."""
 
-Row = dict[str, str]
+_GpuRow = dict[str, str]
 """Field → what nvidia-smi said of one GPU; fields that this GPU or driver does not have are left out."""
 
 
@@ -52,30 +52,30 @@ def gpu_settings() -> dict[str, Value]:
     """
     if shutil.which("nvidia-smi") is None:
         return {}
-    command = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         log.warning("driver and clocks are not known: nvidia-smi did not answer: %s", error)
         return {}
-    rows = parse_rows(done.stdout) if done.returncode == 0 else []
+    rows = _parse_rows(done.stdout) if done.returncode == 0 else []
     if not rows:
         said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0]
         log.warning("driver and clocks are not known: nvidia-smi said: %s", said)
-    return described(rows)
+    return _described(rows)
 
 
-def parse_rows(csv: str) -> list[Row]:
+def _parse_rows(csv: str) -> list[_GpuRow]:
     """The GPUs in nvidia-smi's table. A field in brackets ([N/A], [Not Supported], …) is one that is not there."""
     lines = [[part.strip() for part in line.split(",")] for line in csv.splitlines()]
     return [
-        {name: value for name, value in zip(FIELDS, line, strict=True) if value and not value.startswith("[")}
+        {name: value for name, value in zip(_FIELDS, line, strict=True) if value and not value.startswith("[")}
         for line in lines
-        if len(line) == len(FIELDS)
+        if len(line) == len(_FIELDS)
     ]
 
 
-def described(rows: Sequence[Row]) -> dict[str, Value]:
+def _described(rows: Sequence[_GpuRow]) -> dict[str, Value]:
     """What is kept of several GPUs: each value once, in words where it has parts."""
     found = {
         "driver": [row.get("driver_version") for row in rows],
@@ -87,14 +87,14 @@ def described(rows: Sequence[Row]) -> dict[str, Value]:
     return {name: text for name, values in found.items() if (text := _each_once(values)) is not None}
 
 
-def _chosen(row: Row) -> str | None:
+def _chosen(row: _GpuRow) -> str | None:
     application = _pair(row, "clocks.applications.graphics", "clocks.applications.memory")
     highest = _pair(row, "clocks.max.sm", "clocks.max.mem")
     parts = [f"application {application}" if application else "", f"at most {highest}" if highest else ""]
     return ", ".join(part for part in parts if part) or None
 
 
-def _pair(row: Row, sm: str, memory: str) -> str | None:
+def _pair(row: _GpuRow, sm: str, memory: str) -> str | None:
     """SM and memory clock in one word; None unless both are there."""
     return f"{row[sm]}/{row[memory]} MHz" if sm in row and memory in row else None
 

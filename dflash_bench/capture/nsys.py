@@ -19,9 +19,9 @@ from dflash_bench.errors import CaptureError, UsageError
 
 log = logging.getLogger(__name__)
 
-PROBE_TIMEOUT_S = 30
+_PROBE_TIMEOUT_S = 30
 
-PLACES = (
+_PLACES = (
     "opt/nvidia/nsight-systems/*/bin/nsys",
     "opt/nvidia/nsight-systems/*/target-linux-*/nsys",
     "opt/nvidia/nsight-systems*/bin/nsys",
@@ -33,8 +33,13 @@ PLACES = (
 )
 """Where installers put nsys, below the root of the file system: NVIDIA's packages, Nsight Compute's copy, Debian."""
 
-DEBIAN_HOST = "usr/lib/nsight-systems"
-PACKAGES = {"libdw.so.1": "libdw1", "libelf.so.1": "libelf1", "libglib-2.0.so.0": "libglib2.0-0", "libz.so.1": "zlib1g"}
+_DEBIAN_HOST = "usr/lib/nsight-systems"
+_PACKAGES = {
+    "libdw.so.1": "libdw1",
+    "libelf.so.1": "libelf1",
+    "libglib-2.0.so.0": "libglib2.0-0",
+    "libz.so.1": "zlib1g",
+}
 """Debian and Ubuntu packages of the libraries that importers were seen to lack."""
 
 
@@ -66,7 +71,7 @@ class NsysTool:
         return (self.importer is not None or self.is_wrapper) and not self.missing_libs
 
 
-def parse_version(text: str) -> tuple[int, ...]:
+def _parse_version(text: str) -> tuple[int, ...]:
     """``NVIDIA Nsight Systems version 2022.4.2.1-df9881f`` → ``(2022, 4, 2, 1)``.
 
     Raises CaptureError when the text names no version.
@@ -77,18 +82,18 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(map(int, found[1].split(".")))
 
 
-def missing_libraries(ldd_output: str) -> tuple[str, ...]:
+def _missing_libraries(ldd_output: str) -> tuple[str, ...]:
     """Names of the libraries that ``ldd`` could not find, in order, once each."""
     return tuple(dict.fromkeys(re.findall(r"^\s*(\S+) => not found", ldd_output, re.MULTILINE)))
 
 
-def candidates(*, path: str | None = None, root: Path = Path("/")) -> Iterator[Path]:
+def nsys_candidates(*, path: str | None = None, root: Path = Path("/")) -> Iterator[Path]:
     """Every nsys binary of this machine, resolved, once each: those on PATH first."""
     seen: set[Path] = set()
     on_path = (
         Path(folder) / "nsys" for folder in (path if path is not None else os.environ.get("PATH", "")).split(":")
     )
-    placed = (found for place in PLACES for found in sorted(root.glob(place), reverse=True))
+    placed = (found for place in _PLACES for found in sorted(root.glob(place), reverse=True))
     for found in (*on_path, *placed):
         resolved = found.resolve()
         if resolved not in seen and os.access(resolved, os.X_OK) and resolved.is_file():
@@ -96,19 +101,19 @@ def candidates(*, path: str | None = None, root: Path = Path("/")) -> Iterator[P
             yield resolved
 
 
-def examine(binary: Path, *, root: Path = Path("/")) -> NsysTool:
+def examine_nsys(binary: Path, *, root: Path = Path("/")) -> NsysTool:
     """Ask one nsys for its version and look for its importer.
 
     Raises CaptureError when the file does not run or is not nsys.
     """
-    version = parse_version(_output_of([str(binary), "--version"]))
+    version = _parse_version(_output_of([str(binary), "--version"]))
     resolved = binary.resolve()
     importer = _importer_of(resolved)
     if importer is not None:
         return _with_libraries(NsysTool(resolved, version, importer))
     if _is_wrapper(resolved):
         return NsysTool(resolved, version, None, is_wrapper=True)
-    stray = root / DEBIAN_HOST / "host-linux-x64" / "QdstrmImporter"
+    stray = root / _DEBIAN_HOST / "host-linux-x64" / "QdstrmImporter"
     is_debian = resolved.is_relative_to(root / "usr/lib") and resolved.parent.parent.name == "nsight-systems"
     if not is_debian or not stray.is_file():
         return NsysTool(resolved, version, None)
@@ -117,29 +122,29 @@ def examine(binary: Path, *, root: Path = Path("/")) -> NsysTool:
     return NsysTool(resolved, version, None, stray_importer=stray, mend=f"ln -s {stray.parent} {wanted}")
 
 
-def find_all(*, path: str | None = None, root: Path = Path("/")) -> tuple[NsysTool, ...]:
+def find_all_nsys(*, path: str | None = None, root: Path = Path("/")) -> tuple[NsysTool, ...]:
     """All working nsys, best first: those that can convert, then newest, then the binary before a script around it."""
     tools = []
-    for binary in candidates(path=path, root=root):
+    for binary in nsys_candidates(path=path, root=root):
         try:
-            tools.append(examine(binary, root=root))
+            tools.append(examine_nsys(binary, root=root))
         except CaptureError as error:
             log.warning("%s is left out: %s", binary, error)
     return tuple(sorted(tools, key=lambda t: (t.can_convert, t.version, not t.is_wrapper), reverse=True))
 
 
-def find(explicit: Path | None = None) -> NsysTool | None:
+def find_nsys(explicit: Path | None = None) -> NsysTool | None:
     """The nsys to use: the one asked for, else the best one found, else None.
 
     Raises UsageError when `explicit` does not exist, CaptureError when it is not nsys.
     """
     if explicit is None:
-        tools = find_all()
+        tools = find_all_nsys()
         return tools[0] if tools else None
     located = shutil.which(explicit) or (str(explicit / "nsys") if explicit.is_dir() else None)
     if located is None or not Path(located).is_file():
         raise UsageError(f"there is no nsys at {explicit}", hint="dflash-bench doctor lists those that were found")
-    return examine(Path(located))
+    return examine_nsys(Path(located))
 
 
 def has_nvidia_gpu(root: Path = Path("/")) -> bool:
@@ -160,15 +165,15 @@ def _importer_of(binary: Path) -> Path | None:
 
 
 def _with_libraries(tool: NsysTool) -> NsysTool:
-    missing = missing_libraries(_output_of(["ldd", str(tool.importer)])) if shutil.which("ldd") else ()
-    packages = sorted({PACKAGES[lib] for lib in missing if lib in PACKAGES})
+    missing = _missing_libraries(_output_of(["ldd", str(tool.importer)])) if shutil.which("ldd") else ()
+    packages = sorted({_PACKAGES[lib] for lib in missing if lib in _PACKAGES})
     mend = f"apt-get install {' '.join(packages)}" if packages else None
     return NsysTool(tool.path, tool.version, tool.importer, missing, mend=mend)
 
 
 def _output_of(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PROBE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CaptureError(f"{command[0]} does not run: {error}") from None
     return done.stdout + done.stderr

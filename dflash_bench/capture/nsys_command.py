@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from dflash_bench.capture.nsys import NsysTool
+from dflash_bench.capture.nsys import NsysTool, has_nvidia_gpu
 from dflash_bench.errors import UsageError
 
 
-class Trace(StrEnum):
+class TraceKind(StrEnum):
     """What nsys can trace that a profile can hold."""
 
     CUDA = "cuda"
@@ -20,7 +20,12 @@ class Trace(StrEnum):
     OSRT = "osrt"
 
 
-CUDA_PROFILER_API = "cudaProfilerApi"
+_CUDA_PROFILER_API = "cudaProfilerApi"
+
+
+def default_traces() -> tuple[TraceKind, ...]:
+    """CUDA is traced where there is a GPU; elsewhere nsys would only warn about it."""
+    return (TraceKind.CUDA, TraceKind.NVTX) if has_nvidia_gpu() else (TraceKind.NVTX,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class ProfileOptions:
     (``none``, ``sigterm``, ``sigkill``); None keeps nsys' own choice, sigterm.
     """
 
-    traces: tuple[Trace, ...] = (Trace.CUDA, Trace.NVTX)
+    traces: tuple[TraceKind, ...] = (TraceKind.CUDA, TraceKind.NVTX)
     capture_range: str | None = None
     delay_s: int | None = None
     duration_s: int | None = None
@@ -41,20 +46,20 @@ class ProfileOptions:
 
     def __post_init__(self) -> None:
         if not self.traces:
-            raise UsageError("nothing to trace", hint=f"--trace {','.join(Trace)}")
+            raise UsageError("nothing to trace", hint=f"--trace {','.join(TraceKind)}")
         if self.capture_range is not None and (self.delay_s is not None or self.duration_s is not None):
             raise UsageError("--capture-range and --delay/--duration both say when to record", hint="give one of them")
-        if self.capture_range == CUDA_PROFILER_API and Trace.CUDA not in self.traces:
-            raise UsageError(f"--capture-range {CUDA_PROFILER_API} needs CUDA tracing", hint="add cuda to --trace")
+        if self.capture_range == _CUDA_PROFILER_API and TraceKind.CUDA not in self.traces:
+            raise UsageError(f"--capture-range {_CUDA_PROFILER_API} needs CUDA tracing", hint="add cuda to --trace")
 
 
-def parse_traces(text: str) -> tuple[Trace, ...]:
+def parse_traces(text: str) -> tuple[TraceKind, ...]:
     """``cuda,nvtx`` → the traces. Raises UsageError for anything else."""
     try:
-        return tuple(dict.fromkeys(Trace(part.strip()) for part in text.split(",") if part.strip()))
+        return tuple(dict.fromkeys(TraceKind(part.strip()) for part in text.split(",") if part.strip()))
     except ValueError:
         raise UsageError(
-            f"cannot trace {text!r}", hint=f"choose from {', '.join(Trace)}, separated by commas"
+            f"cannot trace {text!r}", hint=f"choose from {', '.join(TraceKind)}, separated by commas"
         ) from None
 
 
@@ -79,8 +84,8 @@ def _window(options: ProfileOptions) -> list[str]:
     line = []
     if options.capture_range is not None:
         # nsys' default, stop-shutdown, ends the profiled program together with the range: fatal for a server.
-        if options.capture_range == CUDA_PROFILER_API:
-            line = [f"--capture-range={CUDA_PROFILER_API}"]
+        if options.capture_range == _CUDA_PROFILER_API:
+            line = [f"--capture-range={_CUDA_PROFILER_API}"]
         else:
             name = options.capture_range if "@" in options.capture_range else f"{options.capture_range}@*"
             line = ["--capture-range=nvtx", f"--nvtx-capture={name}"]
@@ -102,7 +107,12 @@ def import_command(importer: Path, stream: Path, output: Path) -> list[str]:
     return [str(importer), "--force-overwrite", f"--output-file={output}", f"--input-file={stream}"]
 
 
-def shown(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
+def in_nsys_words(path: Path) -> str:
+    """A path as nsys takes it: a % would start a pattern."""
+    return str(path).replace("%", "%%")
+
+
+def shell_line(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
     """A command as a line that a shell takes, with the variables it is given."""
     variables = [f"{key}={shlex.quote(value)}" for key, value in sorted((environment or {}).items())]
     return " ".join([*variables, shlex.join(command)])

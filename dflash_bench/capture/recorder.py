@@ -22,12 +22,12 @@ from time import monotonic_ns, time_ns
 from types import FrameType
 
 from dflash_bench.capture.recording import (
-    ApiCall,
-    GpuWork,
-    Mark,
-    Range,
+    RecordedCall,
+    RecordedMark,
+    RecordedRange,
+    RecordedThread,
+    RecordedWork,
     Recording,
-    Thread,
     WorkKind,
 )
 from dflash_bench.capture.recording_file import write_recording
@@ -38,7 +38,7 @@ FOLDER_VARIABLE = "DFLASH_BENCH_RECORD"
 ORIGIN_VARIABLE = "DFLASH_BENCH_RECORD_ORIGIN"
 """``<CLOCK_MONOTONIC ns>,<UTC epoch ns>`` of capture time 0, common to all ranks of a host. Without it: now."""
 
-Clock = Callable[[], int]
+_Clock = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +81,22 @@ class _Local(threading.local):
     buffer: _ThreadBuffer | None = None
 
 
-class Recorder:
+class EventRecorder:
     """Buffers what one rank emits and writes it once.
 
     A sink in the sense of the decode loop: ``push``, ``pop``, ``mark``, ``close``. ``api_call`` and ``gpu_work`` are
     for a simulated device. `clock` counts nanoseconds and is by default the one all processes of a host share.
     """
 
-    def __init__(self, path: Path, domain: str = "dflash", origin: Origin | None = None, clock: Clock = monotonic_ns):
+    def __init__(self, path: Path, domain: str = "dflash", origin: Origin | None = None, clock: _Clock = monotonic_ns):
         self.path = path
         self._domain = domain
         self._origin = origin or Origin.now()
         self._clock = clock
         self._local = _Local()
         self._buffers: list[_ThreadBuffer] = []
-        self._api_calls: list[ApiCall] = []
-        self._gpu_work: list[GpuWork] = []
+        self._api_calls: list[RecordedCall] = []
+        self._gpu_work: list[RecordedWork] = []
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -122,7 +122,7 @@ class Recorder:
     def api_call(self, name: str, start_ns: int, end_ns: int, correlation_id: int) -> None:
         """A call that the calling thread made into a simulated device; instants are of this recorder's clock."""
         tid = (self._local.buffer or self._new_buffer()).tid
-        self._api_calls.append(ApiCall(name, tid, start_ns, end_ns, correlation_id))
+        self._api_calls.append(RecordedCall(name, tid, start_ns, end_ns, correlation_id))
 
     def gpu_work(
         self,
@@ -142,7 +142,9 @@ class Recorder:
         The (process, correlation_id) of the call that launched it joins the two.
         """
         self._gpu_work.append(
-            GpuWork(WorkKind(kind), name, start_ns, end_ns, correlation_id, device, stream, num_bytes, graph_exec_id)
+            RecordedWork(
+                WorkKind(kind), name, start_ns, end_ns, correlation_id, device, stream, num_bytes, graph_exec_id
+            )
         )
 
     def close(self) -> None:
@@ -155,8 +157,8 @@ class Recorder:
     def recording(self) -> Recording:
         """What would be written: instants relative to the origin, ranges paired, open ones without an end."""
         zero = self._origin.clock_ns
-        ranges: list[Range] = []
-        marks: list[Mark] = []
+        ranges: list[RecordedRange] = []
+        marks: list[RecordedMark] = []
         for buffer in self._buffers:
             _replay(buffer, zero, ranges, marks)
         return Recording(
@@ -164,7 +166,7 @@ class Recorder:
             domain=self._domain,
             utc_origin_ns=self._origin.utc_ns,
             duration_ns=self._clock() - zero,
-            threads=tuple(Thread(b.tid, b.title) for b in self._buffers),
+            threads=tuple(RecordedThread(b.tid, b.title) for b in self._buffers),
             ranges=tuple(ranges),
             marks=tuple(marks),
             api_calls=tuple(c.shifted(-zero) for c in self._api_calls),
@@ -178,7 +180,7 @@ class Recorder:
         return buffer
 
 
-def sink(rank: int, world: int) -> Recorder:
+def sink(rank: int, world: int) -> EventRecorder:
     """The recorder of one rank, set up from the environment; it writes at ``close``, at exit, and on SIGTERM.
 
     Raises CaptureError when DFLASH_BENCH_RECORD does not name a folder.
@@ -187,13 +189,13 @@ def sink(rank: int, world: int) -> Recorder:
     if not folder or not Path(folder).is_dir():
         raise CaptureError(f"{FOLDER_VARIABLE}={folder!r} is not a folder to record rank {rank} of {world} into")
     origin = os.environ.get(ORIGIN_VARIABLE)
-    recorder = Recorder(Path(folder) / f"rank{rank}.sqlite", origin=Origin.parse(origin) if origin else None)
+    recorder = EventRecorder(Path(folder) / f"rank{rank}.sqlite", origin=Origin.parse(origin) if origin else None)
     atexit.register(recorder.close)
     _close_on_sigterm(recorder)
     return recorder
 
 
-def _close_on_sigterm(recorder: Recorder) -> None:
+def _close_on_sigterm(recorder: EventRecorder) -> None:
     # SIGINT raises KeyboardInterrupt and so reaches atexit; SIGTERM's default ends the process before it. A program
     # that handles SIGTERM itself is expected to close its sink.
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -207,15 +209,15 @@ def _close_on_sigterm(recorder: Recorder) -> None:
     signal.signal(signal.SIGTERM, write_and_die)
 
 
-def _replay(buffer: _ThreadBuffer, zero: int, ranges: list[Range], marks: list[Mark]) -> None:
+def _replay(buffer: _ThreadBuffer, zero: int, ranges: list[RecordedRange], marks: list[RecordedMark]) -> None:
     open_: list[tuple[str, int]] = []
     for name, instant in zip(list(buffer.names), list(buffer.instants), strict=False):
         at = instant - zero
         if isinstance(name, tuple):
-            marks.append(Mark(name[0], buffer.tid, at))
+            marks.append(RecordedMark(name[0], buffer.tid, at))
         elif name is not None:
             open_.append((name, at))
         elif open_:
             opened, start = open_.pop()
-            ranges.append(Range(opened, buffer.tid, start, at))
-    ranges.extend(Range(name, buffer.tid, start, None) for name, start in open_)
+            ranges.append(RecordedRange(opened, buffer.tid, start, at))
+    ranges.extend(RecordedRange(name, buffer.tid, start, None) for name, start in open_)

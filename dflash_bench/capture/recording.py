@@ -16,7 +16,7 @@ class WorkKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class RecordedThread:
     """A thread that emitted something."""
 
     tid: int
@@ -24,7 +24,7 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RecordedRange:
     """A push/pop range; ``end_ns`` is None when it was open at the end."""
 
     name: str
@@ -34,7 +34,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class RecordedMark:
     """An instant with a text."""
 
     text: str
@@ -43,7 +43,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiCall:
+class RecordedCall:
     """A call into a (simulated) CUDA runtime or driver."""
 
     name: str
@@ -52,12 +52,12 @@ class ApiCall:
     end_ns: int
     correlation_id: int
 
-    def shifted(self, by_ns: int) -> ApiCall:
+    def shifted(self, by_ns: int) -> RecordedCall:
         return replace(self, start_ns=self.start_ns + by_ns, end_ns=self.end_ns + by_ns)
 
 
 @dataclass(frozen=True, slots=True)
-class GpuWork:
+class RecordedWork:
     """A piece of work of a (simulated) device. A memcpy's kind is read from its name: HtoD, DtoH, DtoD, PtoP."""
 
     kind: WorkKind
@@ -70,7 +70,7 @@ class GpuWork:
     num_bytes: int
     graph_exec_id: int
 
-    def shifted(self, by_ns: int) -> GpuWork:
+    def shifted(self, by_ns: int) -> RecordedWork:
         return replace(self, start_ns=self.start_ns + by_ns, end_ns=self.end_ns + by_ns)
 
 
@@ -82,11 +82,11 @@ class Recording:
     domain: str
     utc_origin_ns: int
     duration_ns: int
-    threads: tuple[Thread, ...] = ()
-    ranges: tuple[Range, ...] = ()
-    marks: tuple[Mark, ...] = ()
-    api_calls: tuple[ApiCall, ...] = ()
-    gpu_work: tuple[GpuWork, ...] = ()
+    threads: tuple[RecordedThread, ...] = ()
+    ranges: tuple[RecordedRange, ...] = ()
+    marks: tuple[RecordedMark, ...] = ()
+    api_calls: tuple[RecordedCall, ...] = ()
+    gpu_work: tuple[RecordedWork, ...] = ()
 
     @property
     def is_simulated(self) -> bool:

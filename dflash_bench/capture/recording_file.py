@@ -15,22 +15,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dflash_bench import __version__
-from dflash_bench.capture.recording import ApiCall, GpuWork, Recording, WorkKind
-from dflash_bench.capture.tables import COLUMNS, ENUMS, SCHEMA_VERSION, Table
+from dflash_bench.capture.recording import RecordedCall, RecordedWork, Recording, WorkKind
+from dflash_bench.capture.tables import EXPORT_COLUMNS, EXPORT_ENUMS, SCHEMA_VERSION, ExportTable
 
-RECORDER_ROW = "DFLASH_BENCH:RECORDER"
-DEVICE_ROW = "DFLASH_BENCH:DEVICE"
+_RECORDER_ROW = "DFLASH_BENCH:RECORDER"
+_DEVICE_ROW = "DFLASH_BENCH:DEVICE"
 VM_ID = 1 << 48
 """The upper 16 bits of every id, always 1 in real files."""
 DOMAIN_ID = 1
 
 PUSH_POP, MARK, DOMAIN_CREATE = 59, 34, 75
 RUNTIME_CLASS, DRIVER_CLASS = 0, 1
-SYNC_TYPES = {"EventSynchronize": 1, "StreamSynchronize": 2, "DeviceSynchronize": 4, "CtxSynchronize": 4}
+_SYNC_TYPES = {"EventSynchronize": 1, "StreamSynchronize": 2, "DeviceSynchronize": 4, "CtxSynchronize": 4}
 """SYNCHRONIZATION.syncType as schema 3.20 stores it, by what the API name holds."""
-COPY_KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
+_COPY_KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
 
-Row = dict[str, object]
+_Row = dict[str, object]
 
 
 def global_tid(pid: int, tid: int) -> int:
@@ -60,12 +60,12 @@ def write_recording(recording: Recording, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _insert(database: sqlite3.Connection, table: Table, rows: list[Row]) -> None:
+def _insert(database: sqlite3.Connection, table: ExportTable, rows: list[_Row]) -> None:
     if not rows:
         return
-    columns = COLUMNS[table]
+    columns = EXPORT_COLUMNS[table]
     database.execute(f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in columns.items())})")
-    # The names come from COLUMNS and from the code below, never from data.
+    # The names come from EXPORT_COLUMNS and from the code below, never from data.
     marks = ", ".join("?" * len(columns))
     database.executemany(f"INSERT INTO {table} VALUES ({marks})", ([row.get(c) for c in columns] for row in rows))
 
@@ -79,49 +79,54 @@ class _Strings:
     def __call__(self, text: str) -> int:
         return self._ids.setdefault(text, len(self._ids) + 1)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[_Row]:
         return [{"id": number, "value": text} for text, number in self._ids.items()]
 
 
-def _tables(recording: Recording) -> dict[Table, list[Row]]:
+def _tables(recording: Recording) -> dict[ExportTable, list[_Row]]:
     strings = _Strings()
     process = global_tid(recording.pid, 0)
-    tables: dict[Table, list[Row]] = {
-        Table.META_DATA_EXPORT: _meta_export(recording),
-        Table.META_DATA_CAPTURE: _meta_capture(recording),
-        Table.NVTX_EVENTS: _nvtx(recording, strings),
-        Table.RUNTIME: [_runtime(call, recording.pid, strings) for call in recording.api_calls],
-        Table.SYNCHRONIZATION: _synchronizations(recording),
-        Table.KERNEL: [_kernel(w, process, strings) for w in _of_kind(recording, WorkKind.KERNEL)],
-        Table.MEMCPY: [_memcpy(w, process) for w in _of_kind(recording, WorkKind.MEMCPY)],
-        Table.MEMSET: [_memset(w, process) for w in _of_kind(recording, WorkKind.MEMSET)],
-        Table.GRAPH_TRACE: [_graph(w, process) for w in _of_kind(recording, WorkKind.GRAPH)],
-        Table.PROCESSES: [{"globalPid": process, "pid": recording.pid, "name": "python"}],
-        Table.THREAD_NAMES: [
+    tables: dict[ExportTable, list[_Row]] = {
+        ExportTable.META_DATA_EXPORT: _meta_export(recording),
+        ExportTable.META_DATA_CAPTURE: _meta_capture(recording),
+        ExportTable.NVTX_EVENTS: _nvtx(recording, strings),
+        ExportTable.RUNTIME: [_runtime(call, recording.pid, strings) for call in recording.api_calls],
+        ExportTable.SYNCHRONIZATION: _synchronizations(recording),
+        ExportTable.KERNEL: [_kernel(w, process, strings) for w in _of_kind(recording, WorkKind.KERNEL)],
+        ExportTable.MEMCPY: [_memcpy(w, process) for w in _of_kind(recording, WorkKind.MEMCPY)],
+        ExportTable.MEMSET: [_memset(w, process) for w in _of_kind(recording, WorkKind.MEMSET)],
+        ExportTable.GRAPH_TRACE: [_graph(w, process) for w in _of_kind(recording, WorkKind.GRAPH)],
+        ExportTable.PROCESSES: [{"globalPid": process, "pid": recording.pid, "name": "python"}],
+        ExportTable.THREAD_NAMES: [
             {"nameId": strings(t.name), "priority": None, "globalTid": global_tid(recording.pid, t.tid)}
             for t in recording.threads
         ],
-        Table.SESSION_START: [_session_start(recording)],
-        Table.ANALYSIS_DETAILS: [
+        ExportTable.SESSION_START: [_session_start(recording)],
+        ExportTable.ANALYSIS_DETAILS: [
             {"globalVid": VM_ID, "duration": recording.duration_ns, "startTime": 0, "stopTime": recording.duration_ns}
         ],
-        Table.STRING_IDS: [],
+        ExportTable.STRING_IDS: [],
     }
-    tables[Table.STRING_IDS] = strings.rows()
-    for table, refers_to in ((Table.ENUM_EVENT_TYPE, Table.NVTX_EVENTS), (Table.ENUM_EVENT_CLASS, Table.RUNTIME)):
-        tables[table] = [dict(zip(COLUMNS[table], row, strict=True)) for row in ENUMS[table] if tables[refers_to]]
+    tables[ExportTable.STRING_IDS] = strings.rows()
+    for table, refers_to in (
+        (ExportTable.ENUM_EVENT_TYPE, ExportTable.NVTX_EVENTS),
+        (ExportTable.ENUM_EVENT_CLASS, ExportTable.RUNTIME),
+    ):
+        tables[table] = [
+            dict(zip(EXPORT_COLUMNS[table], row, strict=True)) for row in EXPORT_ENUMS[table] if tables[refers_to]
+        ]
     return tables
 
 
-def _of_kind(recording: Recording, kind: WorkKind) -> Iterable[GpuWork]:
+def _of_kind(recording: Recording, kind: WorkKind) -> Iterable[RecordedWork]:
     return (w for w in recording.gpu_work if w.kind is kind)
 
 
-def _named(pairs: Iterable[tuple[str, str]]) -> list[Row]:
+def _named(pairs: Iterable[tuple[str, str]]) -> list[_Row]:
     return [{"name": name, "value": value} for name, value in pairs]
 
 
-def _meta_export(recording: Recording) -> list[Row]:
+def _meta_export(recording: Recording) -> list[_Row]:
     major, minor, micro = SCHEMA_VERSION.split(".")
     return _named(
         [
@@ -138,20 +143,20 @@ def _meta_export(recording: Recording) -> list[Row]:
     )
 
 
-def _meta_capture(recording: Recording) -> list[Row]:
-    rows = [(RECORDER_ROW, __version__), ("CAPTURE_EVENT_TYPE", "NvtxEvents")]
+def _meta_capture(recording: Recording) -> list[_Row]:
+    rows = [(_RECORDER_ROW, __version__), ("CAPTURE_EVENT_TYPE", "NvtxEvents")]
     if recording.is_simulated:
-        rows += [("CAPTURE_EVENT_TYPE", "Cuda"), (DEVICE_ROW, "simulated")]
+        rows += [("CAPTURE_EVENT_TYPE", "Cuda"), (_DEVICE_ROW, "simulated")]
     return _named(rows)
 
 
-def _session_start(recording: Recording) -> Row:
+def _session_start(recording: Recording) -> _Row:
     utc = datetime.fromtimestamp(recording.utc_origin_ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return {"utcEpochNs": recording.utc_origin_ns, "utcTime": utc, "localTime": utc}
 
 
-def _nvtx(recording: Recording, strings: _Strings) -> list[Row]:
-    rows: list[Row] = []
+def _nvtx(recording: Recording, strings: _Strings) -> list[_Row]:
+    rows: list[_Row] = []
     for r in sorted(recording.ranges, key=lambda r: r.start_ns):
         tid = global_tid(recording.pid, r.tid)
         where = {"start": r.start_ns, "end": r.end_ns, "globalTid": tid, "domainId": DOMAIN_ID}
@@ -166,7 +171,7 @@ def _nvtx(recording: Recording, strings: _Strings) -> list[Row]:
     return [{**created, "eventType": DOMAIN_CREATE, "text": recording.domain}, *rows]
 
 
-def _runtime(call: ApiCall, pid: int, strings: _Strings) -> Row:
+def _runtime(call: RecordedCall, pid: int, strings: _Strings) -> _Row:
     return {
         "start": call.start_ns,
         "end": call.end_ns,
@@ -178,37 +183,37 @@ def _runtime(call: ApiCall, pid: int, strings: _Strings) -> Row:
     }
 
 
-def _synchronizations(recording: Recording) -> list[Row]:
+def _synchronizations(recording: Recording) -> list[_Row]:
     streams = {w.correlation_id: w.stream for w in recording.gpu_work}
-    rows: list[Row] = []
+    rows: list[_Row] = []
     for call in recording.api_calls:
-        code = next((code for part, code in SYNC_TYPES.items() if part in call.name), None)
+        code = next((code for part, code in _SYNC_TYPES.items() if part in call.name), None)
         if code is not None:
-            row: Row = {"start": call.start_ns, "end": call.end_ns, "deviceId": 0, "contextId": 1, "syncType": code}
+            row: _Row = {"start": call.start_ns, "end": call.end_ns, "deviceId": 0, "contextId": 1, "syncType": code}
             row |= {"streamId": streams.get(call.correlation_id, 7), "correlationId": call.correlation_id}
             rows.append({**row, "globalPid": global_tid(recording.pid, 0), "eventId": 0xFFFFFFFF})
     return rows
 
 
-def _work(w: GpuWork, process: int) -> Row:
+def _work(w: RecordedWork, process: int) -> _Row:
     where = {"deviceId": w.device, "contextId": 1, "streamId": w.stream, "globalPid": process}
     return {"start": w.start_ns, "end": w.end_ns, "correlationId": w.correlation_id, **where}
 
 
-def _kernel(w: GpuWork, process: int, strings: _Strings) -> Row:
-    zeros = dict.fromkeys((c for c, kind in COLUMNS[Table.KERNEL].items() if kind.endswith("NOT NULL")), 0)
+def _kernel(w: RecordedWork, process: int, strings: _Strings) -> _Row:
+    zeros = dict.fromkeys((c for c, kind in EXPORT_COLUMNS[ExportTable.KERNEL].items() if kind.endswith("NOT NULL")), 0)
     name = strings(w.name)
     return {**zeros, **_work(w, process), "demangledName": name, "shortName": name}
 
 
-def _memcpy(w: GpuWork, process: int) -> Row:
-    kind = next((code for part, code in COPY_KINDS.items() if part in w.name), 0)
+def _memcpy(w: RecordedWork, process: int) -> _Row:
+    kind = next((code for part, code in _COPY_KINDS.items() if part in w.name), 0)
     return {**_work(w, process), "bytes": w.num_bytes, "copyKind": kind}
 
 
-def _memset(w: GpuWork, process: int) -> Row:
+def _memset(w: RecordedWork, process: int) -> _Row:
     return {**_work(w, process), "value": 0, "bytes": w.num_bytes}
 
 
-def _graph(w: GpuWork, process: int) -> Row:
+def _graph(w: RecordedWork, process: int) -> _Row:
     return {**_work(w, process), "graphId": w.graph_exec_id, "graphExecId": w.graph_exec_id}

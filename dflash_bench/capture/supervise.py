@@ -24,7 +24,7 @@ from typing import IO, Protocol
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1
+_POLL_S = 0.1
 
 
 class Rung(IntEnum):
@@ -53,7 +53,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChildEnd:
     """How a child ended. ``code`` is its exit code, negative for a signal; ``rung`` how hard it was asked to."""
 
     code: int
@@ -66,7 +66,7 @@ class Outcome:
         return self.rung > Rung.RUNNING and not self.is_silent
 
 
-class Child(Protocol):
+class _Child(Protocol):
     """A running command that can be asked to end."""
 
     def poll(self) -> int | None:
@@ -83,7 +83,7 @@ class Watch:
 
     def __init__(
         self,
-        child: Child,
+        child: _Child,
         limits: Limits,
         signs: Callable[[], object] = lambda: None,
         interrupts: Callable[[], int] = lambda: 0,
@@ -103,12 +103,12 @@ class Watch:
         self._since = clock()
         self._last: object = None
 
-    def wait(self) -> Outcome:
+    def wait(self) -> ChildEnd:
         """Returns when the child has ended, whatever it took."""
         while (code := self._child.poll()) is None:
-            self._sleep(POLL_S)
+            self._sleep(_POLL_S)
             self._look()
-        return Outcome(code, self._rung, self._is_silent)
+        return ChildEnd(code, self._rung, self._is_silent)
 
     def _look(self) -> None:
         if self._interrupts() > self._num_heeded:
@@ -146,7 +146,7 @@ class Group:
         return self.popen.poll()
 
     def end(self, rung: Rung) -> None:
-        below = descendants(self.popen.pid)
+        below = _descendants(self.popen.pid)
         if rung is Rung.KILLED:
             # A rank's parent may be gone already; its pid is then known only from what it noted itself.
             _signal_all({*self._ranks(), *below, self.popen.pid}, signal.SIGKILL)
@@ -201,13 +201,19 @@ def bytes_in(folder: Path) -> int:
     return total
 
 
+def living_ranks(folder: Path) -> list[int]:
+    """Process ids that the ranks of a run noted in its folder, of those that run now."""
+    noted = (path.read_text(encoding="ascii").strip() for path in sorted(folder.glob("rank*.pid")))
+    return [int(text) for text in noted if text.isdecimal() and is_alive(int(text))]
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
     state = _stat(pid)
     return state is not None and state[0] not in "ZX"
 
 
-def descendants(pid: int) -> list[int]:
+def _descendants(pid: int) -> list[int]:
     """All processes below one, nearest first."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():

@@ -10,8 +10,8 @@ from enum import StrEnum
 SCHEMA_VERSION = "3.20.3"
 
 
-class Table(StrEnum):
-    """Table names."""
+class ExportTable(StrEnum):
+    """ExportTable names."""
 
     META_DATA_EXPORT = "META_DATA_EXPORT"
     META_DATA_CAPTURE = "META_DATA_CAPTURE"
@@ -44,42 +44,42 @@ _WORK = "start! end! deviceId! contextId! greenContextId streamId! correlationId
 _ENUM = "id! name:TEXT label:TEXT"
 _META = "name:TEXT! value:TEXT"
 
-COLUMNS: dict[Table, dict[str, str]] = {
-    Table.META_DATA_EXPORT: _columns(_META),
-    Table.META_DATA_CAPTURE: _columns(_META),
-    Table.STRING_IDS: _columns("id! value:TEXT!"),
-    Table.NVTX_EVENTS: _columns(
+EXPORT_COLUMNS: dict[ExportTable, dict[str, str]] = {
+    ExportTable.META_DATA_EXPORT: _columns(_META),
+    ExportTable.META_DATA_CAPTURE: _columns(_META),
+    ExportTable.STRING_IDS: _columns("id! value:TEXT!"),
+    ExportTable.NVTX_EVENTS: _columns(
         "start! end eventType! rangeId category color text:TEXT globalTid endGlobalTid textId domainId uint64Value"
         " int64Value doubleValue:REAL uint32Value int32Value floatValue:REAL jsonTextId jsonText:TEXT binaryData:TEXT"
     ),
-    Table.RUNTIME: _columns("start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId"),
-    Table.SYNCHRONIZATION: _columns(f"{_WORK} deprecatedSyncType syncType! eventId! eventSyncId"),
-    Table.KERNEL: _columns(
+    ExportTable.RUNTIME: _columns("start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId"),
+    ExportTable.SYNCHRONIZATION: _columns(f"{_WORK} deprecatedSyncType syncType! eventId! eventSyncId"),
+    ExportTable.KERNEL: _columns(
         f"{_WORK} demangledName! shortName! mangledName launchType cacheConfig registersPerThread! gridX! gridY! gridZ!"
         " blockX! blockY! blockZ! staticSharedMemory! dynamicSharedMemory! localMemoryPerThread! localMemoryTotal!"
         " gridId! sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig"
     ),
-    Table.MEMCPY: _columns(
+    ExportTable.MEMCPY: _columns(
         f"{_WORK} bytes! copyKind! deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId dstContextId"
         " migrationCause graphNodeId virtualAddress copyCount"
     ),
-    Table.MEMSET: _columns(f"{_WORK} value! bytes! graphNodeId memKind"),
-    Table.GRAPH_TRACE: _columns(f"{_WORK} graphId! graphExecId!"),
-    Table.PROCESSES: _columns("globalPid pid name:TEXT"),
-    Table.THREAD_NAMES: _columns("nameId! priority globalTid"),
-    Table.SESSION_START: _columns("utcEpochNs utcTime:TEXT localTime:TEXT"),
-    Table.ANALYSIS_DETAILS: _columns("globalVid! duration! startTime! stopTime!"),
-    Table.ENUM_EVENT_TYPE: _columns(_ENUM),
-    Table.ENUM_EVENT_CLASS: _columns(_ENUM),
+    ExportTable.MEMSET: _columns(f"{_WORK} value! bytes! graphNodeId memKind"),
+    ExportTable.GRAPH_TRACE: _columns(f"{_WORK} graphId! graphExecId!"),
+    ExportTable.PROCESSES: _columns("globalPid pid name:TEXT"),
+    ExportTable.THREAD_NAMES: _columns("nameId! priority globalTid"),
+    ExportTable.SESSION_START: _columns("utcEpochNs utcTime:TEXT localTime:TEXT"),
+    ExportTable.ANALYSIS_DETAILS: _columns("globalVid! duration! startTime! stopTime!"),
+    ExportTable.ENUM_EVENT_TYPE: _columns(_ENUM),
+    ExportTable.ENUM_EVENT_CLASS: _columns(_ENUM),
 }
 
-ENUMS: dict[Table, tuple[tuple[int, str, str], ...]] = {
-    Table.ENUM_EVENT_TYPE: (
+EXPORT_ENUMS: dict[ExportTable, tuple[tuple[int, str, str], ...]] = {
+    ExportTable.ENUM_EVENT_TYPE: (
         (34, "NvtxMark", "NvtxMark"),
         (59, "NvtxPushPopRange", "NvtxPushPopRange"),
         (75, "NvtxDomainCreate", "NvtxDomainCreate"),
     ),
-    Table.ENUM_EVENT_CLASS: (
+    ExportTable.ENUM_EVENT_CLASS: (
         (0, "TRACE_PROCESS_EVENT_CUDA_RUNTIME", "CUDA runtime"),
         (1, "TRACE_PROCESS_EVENT_CUDA_DRIVER", "CUDA driver"),
     ),

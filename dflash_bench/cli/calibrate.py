@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +22,8 @@ from dflash_bench.cli.options import (
     chosen_pattern,
     chosen_reading,
 )
-from dflash_bench.errors import UsageError
+from dflash_bench.errors import ExitCode, UsageError
+from dflash_bench.run.request import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,20 +33,6 @@ if TYPE_CHECKING:
     from dflash_bench.model import RunInfo
     from dflash_bench.profile import Profile
     from dflash_bench.report.sheets import Sheet
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Runs to make."""
-
-    arm: str
-    workload: str
-    ranks: int
-    steps: int
-    seed: int
-    repeats: int
-    is_builtin: bool
-    nsys: Path | None
 
 
 def calibrate(
@@ -74,6 +61,7 @@ def calibrate(
 
     A tolerance is what the gate's number of repeats tells from chance 9 times in 10; the gate then sees twice as much.
     """
+    from dflash_bench.capture.folder import run_name
     from dflash_bench.gate.calibration import noise_floor, policy_toml
     from dflash_bench.gate.policy import load_policy
     from dflash_bench.ingest.sources import IngestOptions
@@ -87,7 +75,9 @@ def calibrate(
     if runs:
         found = _named(runs, options)
     else:
-        found = _made(Plan(arm, workload, ranks, steps, seed, repeats, recorder, nsys), profiles)
+        name = run_name(workload, arm, "calibrate")
+        request = RunRequest((arm,), workload, ranks, steps, seed, repeats, recorder=recorder, nsys=nsys, name=name)
+        found = _made(dataclasses.replace(request, profiles=profiles))
     reading = chosen_reading(preset, step_range, agreement_range)
     floors = noise_floor([measure(p, reading) for p in found], rules, gate_repeats)
     stdout.print(rendered(_sheet(floors, gate_repeats)))
@@ -110,25 +100,17 @@ def _named(runs: Sequence[str], options: IngestOptions) -> list[Profile]:
     return found
 
 
-def _made(plan: Plan, profiles: Path) -> list[Profile]:
-    from dflash_bench.capture.folder import run_name
-    from dflash_bench.cli.run import run
-    from dflash_bench.profile import open_profile
+def _made(request: RunRequest) -> list[Profile]:
+    from dflash_bench.cli.run_console import RunConsole
+    from dflash_bench.run.make import make_runs
+    from dflash_bench.run.plan import plan_runs
 
-    name = run_name(plan.workload, plan.arm, "calibrate")
-    run(
-        arm=[plan.arm],
-        workload=plan.workload,
-        ranks=plan.ranks,
-        steps=plan.steps,
-        seed=plan.seed,
-        repeats=plan.repeats,
-        recorder=plan.is_builtin,
-        nsys=plan.nsys,
-        name=name,
-        profiles=profiles,
-    )
-    return [open_profile(profiles / f"{name}-r{k + 1}") for k in range(plan.repeats)]
+    plan = plan_runs(request)
+    made = make_runs(plan, RunConsole())
+    if made.is_interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    made.require_all(plan)
+    return list(made.profiles)
 
 
 def _sheet(floors: Sequence[Floor], repeats: int) -> Sheet:

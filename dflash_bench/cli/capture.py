@@ -18,10 +18,10 @@ from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, ProfilesFolder
 from dflash_bench.errors import BenchError, CaptureError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from dflash_bench.capture.command import CommandCapture, Place
+    from dflash_bench.capture.command import CommandCapture, RankPlace
     from dflash_bench.capture.nsys import NsysTool
     from dflash_bench.capture.nsys_command import ProfileOptions
-    from dflash_bench.capture.supervise import Outcome
+    from dflash_bench.capture.supervise import ChildEnd
 
 
 class Kill(StrEnum):
@@ -73,23 +73,23 @@ def capture(
     per rank (torchrun --no-python, mpirun, srun) under one --name; the last rank to end ingests all reports.
     """
     from dflash_bench.capture.command import CommandCapture, environment_of, nsys_line, place_of
-    from dflash_bench.capture.nsys_command import shown
+    from dflash_bench.capture.nsys_command import shell_line
 
     options = _options(trace, capture_range, delay, duration, kill, wait)
     place = place_of(os.environ) if per_rank else None
     if place is not None and name is None:
         raise UsageError("--per-rank needs --name, so that all ranks mean the same run", hint="--name RUN")
-    filed = Filed(_name(name, command, profiles), profiles, arm, workload, discard_captures)
+    filed = _Filed(_name(name, command, profiles), profiles, arm, workload, discard_captures)
     job = CommandCapture(tuple(command), Path(), _usable(nsys), options, place)
     if dry_run:
         shown_in = profiles / filed.run / "captures"
-        stdout.out(shown(nsys_line(replace(job, folder=shown_in)), environment_of(job)))
+        stdout.out(shell_line(nsys_line(replace(job, folder=shown_in)), environment_of(job)))
         return
     _one(job, filed)
 
 
 @dataclass(frozen=True, slots=True)
-class Filed:
+class _Filed:
     """Where the profile goes and what it is filed under."""
 
     run: str
@@ -102,8 +102,7 @@ class Filed:
 def _options(
     trace: str | None, capture_range: str | None, delay: int | None, duration: int | None, kill: Kill | None, wait: Wait
 ) -> ProfileOptions:
-    from dflash_bench.capture.launch import default_traces
-    from dflash_bench.capture.nsys_command import ProfileOptions, parse_traces
+    from dflash_bench.capture.nsys_command import ProfileOptions, default_traces, parse_traces
 
     traces = default_traces() if trace is None else parse_traces(trace)
     return ProfileOptions(traces, capture_range, delay, duration, None if kill is None else str(kill), str(wait))
@@ -124,7 +123,7 @@ def _usable(explicit: Path | None) -> NsysTool:
     """The nsys to use. One without a working importer is used too: what it leaves can be converted elsewhere."""
     from dflash_bench.capture import nsys
 
-    tool = nsys.find(explicit)
+    tool = nsys.find_nsys(explicit)
     if tool is None:
         raise CaptureError(
             "recording a command needs nsys, and none was found; the built-in recorder knows only the built-in loop",
@@ -137,7 +136,7 @@ def _usable(explicit: Path | None) -> NsysTool:
     return tool
 
 
-def _one(job: CommandCapture, filed: Filed) -> None:
+def _one(job: CommandCapture, filed: _Filed) -> None:
     from dflash_bench.capture.check import count_ranges, silent_domains
     from dflash_bench.capture.command import record_command
 
@@ -146,7 +145,7 @@ def _one(job: CommandCapture, filed: Filed) -> None:
     folder = _folder(job, filed)
     job = replace(job, folder=folder.resolve())
     stderr.print(f"recording with nsys {job.tool.version_text} ({job.tool.path})", markup=False)
-    outcome: Outcome | None = None
+    outcome: ChildEnd | None = None
     try:
         file, outcome = record_command(job, sys.stdout.buffer)
         for finding in silent_domains(count_ranges(file, None)):
@@ -169,11 +168,11 @@ def _one(job: CommandCapture, filed: Filed) -> None:
         raise CaptureError(text, hint=f"see {where}")
 
 
-def _ending(outcome: Outcome) -> str:
+def _ending(outcome: ChildEnd) -> str:
     return f"exit code {outcome.code}" if outcome.code > 0 else f"signal {-outcome.code}"
 
 
-def _with_place(error: BenchError, folder: Path, filed: Filed, place: Place | None) -> BenchError:
+def _with_place(error: BenchError, folder: Path, filed: _Filed, place: RankPlace | None) -> BenchError:
     """The same error; it says where what was recorded is, if anything was."""
     kept = folder if place is not None else set_aside(folder, filed.profiles, filed.run)
     if kept is None:
@@ -183,7 +182,7 @@ def _with_place(error: BenchError, folder: Path, filed: Filed, place: Place | No
     return type(error)(text, hint=f"{error.hint}; {hint}" if error.hint else hint)
 
 
-def _folder(job: CommandCapture, filed: Filed) -> Path:
+def _folder(job: CommandCapture, filed: _Filed) -> Path:
     """A folder of its own; all ranks of one run share one, each with its own files."""
     if job.place is None:
         return new_capture_folder(filed.profiles, filed.run)
@@ -194,7 +193,7 @@ def _folder(job: CommandCapture, filed: Filed) -> Path:
     return folder
 
 
-def _ingest_when_all_done(job: CommandCapture, place: Place, folder: Path, filed: Filed) -> Path:
+def _ingest_when_all_done(job: CommandCapture, place: RankPlace, folder: Path, filed: _Filed) -> Path:
     """The last rank to come here ingests all; the others only note that they are done."""
     (folder / f"rank{place.rank}.done").touch()
     done = len(list(folder.glob("rank*.done")))
@@ -213,7 +212,7 @@ def _ingest_when_all_done(job: CommandCapture, place: Place, folder: Path, filed
     return _ingest(sorted(folder.glob("rank*.sqlite")), folder, filed)
 
 
-def _ingest(files: list[Path], folder: Path, filed: Filed) -> Path:
+def _ingest(files: list[Path], folder: Path, filed: _Filed) -> Path:
     from dflash_bench.capture.machine import gpu_settings, host_settings
     from dflash_bench.ingest.sources import IngestOptions, ingest
 

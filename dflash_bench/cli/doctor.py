@@ -14,9 +14,9 @@ from dflash_bench.errors import ExitCode
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dflash_bench.doctor.checks import Check
+    from dflash_bench.doctor.checks import MachineCheck
 
-COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def doctor(
@@ -27,12 +27,12 @@ def doctor(
 
     Exit code 0 when a capture is possible here, 5 when not.
     """
-    from dflash_bench.doctor.checks import examine
-    from dflash_bench.doctor.facts import gather
+    from dflash_bench.doctor.checks import machine_checks
+    from dflash_bench.doctor.facts import machine_facts
     from dflash_bench.doctor.self_test import can_capture, self_tests
 
-    facts = gather()
-    checks = examine(facts)
+    facts = machine_facts()
+    checks = machine_checks(facts)
     if not no_self_test:
         checks += self_tests(facts)
     is_able = no_self_test or can_capture(checks)
@@ -46,7 +46,7 @@ def doctor(
         raise typer.Exit(ExitCode.BAD_DATA)
 
 
-def _table(checks: tuple[Check, ...]) -> Table:
+def _table(checks: tuple[MachineCheck, ...]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -58,5 +58,5 @@ def _table(checks: tuple[Check, ...]) -> Table:
         what = Text(check.what)
         if check.mend:
             what.append(f"\n→ {check.mend}", style="bold")
-        table.add_row(check.name, Text(check.status, style=COLOURS[check.status]), what)
+        table.add_row(check.name, Text(check.status, style=_COLOURS[check.status]), what)
     return table

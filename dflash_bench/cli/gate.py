@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflash_bench.cli.again import run_again
 from dflash_bench.cli.console import reading_progress, stderr, stdout
 from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from dflash_bench.gate.policy import Policy
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.metrics.events import Reading
-    from dflash_bench.model import RunMetrics, Sides
+    from dflash_bench.model import RunInfo, RunMetrics, Sides
     from dflash_bench.profile import Profile
 
 PolicyFile = Annotated[
@@ -137,22 +136,27 @@ def _measured(found: Sequence[Profile], reading: Reading) -> tuple[RunMetrics, .
 
 def _again(sides: Sides, options: IngestOptions, reading: Reading) -> Callable[[int], Sides] | None:
     """How further runs are made; None where the candidate is not a run of the built-in loop. The sides take turns."""
-    from dflash_bench.capture.settings import asked_words, is_repeatable
+    from dflash_bench.cli.run_console import RunConsole
     from dflash_bench.metrics.measure import measure
+    from dflash_bench.run.make import make_again
+    from dflash_bench.run.request import is_repeatable, request_of
 
     new = sides.candidate[0].info
     old = None if sides.is_baseline else sides.base[0].info
     if not is_repeatable(new) or (old is not None and not is_repeatable(old)):
         return None
 
+    def one_more(info: RunInfo) -> Profile:
+        return make_again(info, options.profiles, options.nsys, RunConsole(stderr))
+
     def again(num: int) -> Sides:
         runs = f"{num} further run{'s' * (num != 1)} a side" if old else f"{num} further run{'s' * (num != 1)}"
-        stderr.print(f"inconclusive: making {runs}: {shlex.join(asked_words(new))}", markup=False, soft_wrap=True)
+        stderr.print(f"inconclusive: making {runs}: {shlex.join(request_of(new).words)}", markup=False, soft_wrap=True)
         base, candidate = list(sides.base), list(sides.candidate)
         for _ in range(num):
             if old is not None:
-                base.append(measure(run_again(old, options.profiles, options.nsys), reading))
-            candidate.append(measure(run_again(new, options.profiles, options.nsys), reading))
+                base.append(measure(one_more(old), reading))
+            candidate.append(measure(one_more(new), reading))
         return replace(sides, base=tuple(base), candidate=tuple(candidate))
 
     return again

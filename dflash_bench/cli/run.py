@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflash_bench.capture.launch import Backend, Device, Launch, LoopOptions, Reports, launch_command
 from dflash_bench.cli.console import stderr, stdout
 from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, ProfilesFolder
-from dflash_bench.errors import CaptureError, ExitCode, UsageError
+from dflash_bench.errors import ExitCode
+from dflash_bench.run.request import Backend, LoopDevice, Reports, RunRequest
 
 if TYPE_CHECKING:
-    from dflash_bench.capture.choice import RecorderChoice
-    from dflash_bench.cli.ladder import Planned
     from dflash_bench.profile import Profile
+    from dflash_bench.run.plan import RunPlan
 
 
 def run(
@@ -41,7 +37,9 @@ def run(
             metavar="RANK:MICROSECONDS", help="Keep the host of one rank busy for so long in every prepare_for_decode."
         ),
     ] = None,
-    device: Annotated[Device, typer.Option(help="What the ranks decode on; several may share a GPU.")] = Device.AUTO,
+    device: Annotated[
+        LoopDevice, typer.Option(help="What the ranks decode on; several may share a GPU.")
+    ] = LoopDevice.AUTO,
     backend: Annotated[Backend, typer.Option(help="What carries the agreement of the ranks.")] = Backend.GLOO,
     nsys: NsysPath = None,
     recorder: Annotated[bool, typer.Option("--recorder", help="Record with the built-in recorder, not nsys.")] = False,
@@ -61,93 +59,57 @@ def run(
     each run every emitted range is looked for in the capture. Of several runs, one that fails does not stop the others.
     Ctrl-C ends the ranks and keeps what is whole.
     """
-    from dflash_bench.capture.choice import choose_here
-    from dflash_bench.capture.launch import require_torch
-    from dflash_bench.capture.supervise import Limits
-    from dflash_bench.cli.ladder import Names, Settings, make_all, planned
+    from dflash_bench.cli.run_console import RunConsole
+    from dflash_bench.run.make import make_runs
+    from dflash_bench.run.plan import plan_runs
 
-    require_torch()
-    arms, workload_name = _validated(arm, workload)
-    choice = choose_here(nsys, is_builtin_asked=recorder)
-    options = LoopOptions(device, backend, is_verified=verify, is_checked=check, delay=_valid_delay(delay, ranks))
-    launch = Launch(arms[0], workload, ranks, steps, seed, Path(), choice, reports, options=options)
-    runs = planned(launch, arms, repeats, Names(profiles, workload_name, name))
-    stderr.print(choice.text, markup=False)
-    if dry_run:
-        _show(runs, profiles, unprofiled=unprofiled)
-        return
-    settings = Settings(
-        profiles,
-        Limits(silence_s=timeout),
-        allow_missing,
-        discard_captures,
-        workload_name,
-        unprofiled,
-        _range_cost(choice) if unprofiled else None,
-        Path(workload).read_text(encoding="utf-8") if workload.endswith(".toml") else None,
+    request = RunRequest(
+        tuple(arm),
+        workload,
+        ranks,
+        steps,
+        seed,
+        repeats,
+        unprofiled=unprofiled,
+        verify=verify,
+        check=check,
+        delay=delay,
+        device=device,
+        backend=backend,
+        recorder=recorder,
+        reports=reports,
+        timeout=timeout,
+        allow_missing=allow_missing,
+        discard_captures=discard_captures,
+        nsys=nsys,
+        name=name,
+        profiles=profiles,
     )
-    ladder = make_all(runs, settings)
-    if ladder.is_interrupted:
-        whole = f" ({len(ladder.profiles)} of {len(runs)} runs)" if len(runs) > 1 else ""
+    plan = plan_runs(request)
+    if dry_run:
+        _show(plan)
+        return
+    made = make_runs(plan, RunConsole())
+    if made.is_interrupted:
+        whole = f" ({len(made.profiles)} of {len(plan.runs)} runs)" if len(plan.runs) > 1 else ""
         stderr.print(f"interrupted: what was whole is kept{whole}")
         raise typer.Exit(ExitCode.INTERRUPTED)
-    if ladder.profiles:
-        _say_next(ladder.profiles)
-    ladder.require_all(len(runs))
+    if made.profiles:
+        _say_next(made.profiles)
+    made.require_all(plan)
 
 
-def _validated(arms: list[str], workload: str) -> tuple[list[str], str]:
-    """Arms in their canonical spelling and the workload's name. Raises UsageError for an unknown one."""
-    from dflash_prep.arms import ArmError, parse_arm
-    from dflash_prep.workload import WorkloadError, load
-
-    try:
-        return [parse_arm(text).name for text in arms], load(workload).name
-    except ArmError as error:
-        raise UsageError(str(error), hint="python -m dflash_prep.loop --list shows all of them") from None
-    except WorkloadError as error:
-        raise UsageError(str(error), hint="python -m dflash_prep.loop --list shows the named ones") from None
-
-
-def _valid_delay(delay: str | None, ranks: int) -> str | None:
-    """The delay in its canonical spelling. Raises UsageError for no ``RANK:MICROSECONDS`` or a rank that is not run."""
-    if delay is None:
-        return None
-    rank, _, us = delay.partition(":")
-    if not all(part.isascii() and part.isdecimal() for part in (rank, us)):
-        raise UsageError(f"--delay {delay} is not RANK:MICROSECONDS", hint="two whole numbers, such as --delay 2:150")
-    if int(rank) >= ranks:
-        raise UsageError(f"--delay {delay}: the ranks of this run are 0 to {ranks - 1}", hint="--ranks N runs more")
-    return f"{int(rank)}:{int(us)}"
-
-
-def _range_cost(choice: RecorderChoice) -> float | None:
-    """Measured once for all runs; that it could not be is said, and stops nothing."""
-    from dflash_bench.capture.range_cost import range_cost_ns
-
-    with TemporaryDirectory(prefix="dflash-bench-") as folder:
-        try:
-            return range_cost_ns(choice, Path(folder))
-        except CaptureError as error:
-            stderr.print(f"warning: {error.text}", markup=False)
-            return None
-
-
-def _show(runs: Sequence[Planned], profiles: Path, *, unprofiled: bool) -> None:
+def _show(plan: RunPlan) -> None:
     """The commands of all runs, in order."""
-    for each in runs:
-        folder = profiles / each.run / "captures"
-        _show_one(dataclasses.replace(each.launch, folder=folder))
-        if unprofiled:
-            _show_one(dataclasses.replace(each.launch, folder=folder / "unprofiled", is_unprofiled=True))
+    from dflash_bench.capture.nsys_command import shell_line
+    from dflash_bench.run.launch import launch_command
 
-
-def _show_one(launch: Launch) -> None:
-    from dflash_bench.capture.nsys_command import shown
-
-    command = launch_command(launch)
-    variables = {key: value for key, value in command.environment.items() if value is not None}
-    stdout.out(shown(command.line, variables))
+    stderr.print(plan.choice.text, markup=False)
+    for run in plan.runs:
+        for launch in plan.launches(run, plan.request.profiles / run.name / "captures"):
+            command = launch_command(launch)
+            variables = {key: value for key, value in command.environment.items() if value is not None}
+            stdout.out(shell_line(command.line, variables))
 
 
 def _say_next(done: Sequence[Profile]) -> None:

@@ -15,11 +15,11 @@ from dflash_bench.capture.nsys import NsysTool
 
 NEEDED = ("typer", "rich", "numpy", "pandas", "pyarrow", "adbc-driver-sqlite", "adbc-driver-manager")
 FOR_THE_LOOP = ("torch", "triton")
-SMI_TIMEOUT_S = 120
+_SMI_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MachineFacts:
     """What was found on this machine. Versions are None for what is not installed."""
 
     python: str
@@ -32,21 +32,21 @@ class Facts:
     """The newest CUDA that the driver supports."""
 
 
-def gather() -> Facts:
+def machine_facts() -> MachineFacts:
     """Ask this machine. Imports nothing heavy and initialises no GPU."""
     gpus, driver, cuda = _gpu()
-    return Facts(
+    return MachineFacts(
         python=platform.python_version(),
         packages={name: _version(name) for name in (*NEEDED, *FOR_THE_LOOP)},
         nvtx=_version("nvtx"),
-        tools=nsys.find_all(),
+        tools=nsys.find_all_nsys(),
         gpus=gpus,
         driver=driver or _driver_from_proc(),
         cuda=cuda,
     )
 
 
-def parse_smi(query: str, banner: str) -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
+def _parse_smi(query: str, banner: str) -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
     """(GPU names, driver version, CUDA version) from ``nvidia-smi --query-gpu=name,driver_version`` and its banner."""
     rows = [[part.strip() for part in line.split(",")] for line in query.splitlines() if line.count(",") == 1]
     found = re.search(r"CUDA\s+(?:UMD\s+)?Version:\s*(\d+)\.(\d+)", banner)
@@ -65,7 +65,7 @@ def _gpu() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
     if shutil.which("nvidia-smi") is None:
         return (), None, None
     query = _said(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
-    return parse_smi(query, _said(["nvidia-smi"]))
+    return _parse_smi(query, _said(["nvidia-smi"]))
 
 
 def _driver_from_proc(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
@@ -80,6 +80,6 @@ def _driver_from_proc(path: Path = Path("/proc/driver/nvidia/version")) -> str |
 
 def _said(command: list[str]) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SMI_TIMEOUT_S).stdout
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SMI_TIMEOUT_S).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -12,57 +12,59 @@ from pathlib import Path
 from dflash_bench.capture.check import count_ranges
 from dflash_bench.capture.convert import sqlite_of
 from dflash_bench.capture.nsys import NsysTool
-from dflash_bench.capture.nsys_command import ProfileOptions, Trace, profile_command
+from dflash_bench.capture.nsys_command import ProfileOptions, TraceKind, profile_command
 from dflash_bench.capture.recorder import FOLDER_VARIABLE
-from dflash_bench.doctor.checks import Check, Status
-from dflash_bench.doctor.facts import Facts
+from dflash_bench.doctor.checks import CheckStatus, MachineCheck
+from dflash_bench.doctor.facts import MachineFacts
 from dflash_bench.errors import BenchError, CaptureError
 
-NUM_TEST_RANGES = 10
-CAPTURE_TIMEOUT_S = 120
+_NUM_TEST_RANGES = 10
+_CAPTURE_TIMEOUT_S = 120
 
 _EMIT_NVTX = f"""
 import nvtx
-for _ in range({NUM_TEST_RANGES}):
+for _ in range({_NUM_TEST_RANGES}):
     nvtx.push_range("doctor", domain="dflash")
     nvtx.pop_range(domain="dflash")
 """
 _EMIT_TO_RECORDER = f"""
 from dflash_bench.capture.recorder import sink
 out = sink(rank=0, world=1)
-for _ in range({NUM_TEST_RANGES}):
+for _ in range({_NUM_TEST_RANGES}):
     out.push("doctor")
     out.pop()
 """
 
 
-def self_tests(facts: Facts) -> tuple[Check, ...]:
+def self_tests(facts: MachineFacts) -> tuple[MachineCheck, ...]:
     """Capture ten ranges with every way there is, and read them back."""
     tools = (_self_test(f"self-test: nsys {tool.version_text}", _nsys_test(tool)) for tool in facts.tools)
     return (*tools, _self_test("self-test: built-in recorder", _recorder_test))
 
 
-def can_capture(checks: tuple[Check, ...]) -> bool:
+def can_capture(checks: tuple[MachineCheck, ...]) -> bool:
     """Whether at least one self-test captured everything."""
-    return any(check.status is Status.OK for check in checks if check.name.startswith("self-test"))
+    return any(check.status is CheckStatus.OK for check in checks if check.name.startswith("self-test"))
 
 
-def _self_test(name: str, capture: Callable[[Path], Path]) -> Check:
+def _self_test(name: str, capture: Callable[[Path], Path]) -> MachineCheck:
     with tempfile.TemporaryDirectory(prefix="dflash-bench-doctor-") as folder:
         try:
             counts = count_ranges(capture(Path(folder)))
         except BenchError as error:
-            return Check(name, Status.FAIL, error.text.replace(folder, "…"), error.hint)
+            return MachineCheck(name, CheckStatus.FAIL, error.text.replace(folder, "…"), error.hint)
     found = sum(count.ranges.get("doctor", 0) for count in counts)
-    if found == NUM_TEST_RANGES:
-        return Check(name, Status.OK, f"captured {found} of {NUM_TEST_RANGES} ranges and read them back")
-    return Check(name, Status.FAIL, f"only {found} of {NUM_TEST_RANGES} ranges arrived", "see the checks above")
+    if found == _NUM_TEST_RANGES:
+        return MachineCheck(name, CheckStatus.OK, f"captured {found} of {_NUM_TEST_RANGES} ranges and read them back")
+    return MachineCheck(
+        name, CheckStatus.FAIL, f"only {found} of {_NUM_TEST_RANGES} ranges arrived", "see the checks above"
+    )
 
 
 def _nsys_test(tool: NsysTool) -> Callable[[Path], Path]:
     def capture(folder: Path) -> Path:
         command = profile_command(
-            tool, f"{folder}/test", [sys.executable, "-c", _EMIT_NVTX], ProfileOptions(traces=(Trace.NVTX,))
+            tool, f"{folder}/test", [sys.executable, "-c", _EMIT_NVTX], ProfileOptions(traces=(TraceKind.NVTX,))
         )
         _run(command, dict(os.environ))
         return sqlite_of(folder, "test", tool)
@@ -78,7 +80,7 @@ def _recorder_test(folder: Path) -> Path:
 def _run(command: list[str], environment: dict[str, str]) -> None:
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, errors="replace", timeout=CAPTURE_TIMEOUT_S
+            command, env=environment, capture_output=True, text=True, errors="replace", timeout=_CAPTURE_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CaptureError(f"{Path(command[0]).name} did not run: {error}") from None

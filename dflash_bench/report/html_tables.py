@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dflash_bench.capture.settings import asked_words, is_repeatable
 from dflash_bench.metrics.registry import spec
 from dflash_bench.model import Change, Comparison, RunInfo, Sides, Unit, Value
 from dflash_bench.report.changes import KEY_METRICS, pooled_changes, tone
@@ -14,6 +13,7 @@ from dflash_bench.report.figures_code import Cause
 from dflash_bench.report.sheets import MAX_RANKS_SHOWN, by_section
 from dflash_bench.report.sides import run_metrics, run_rows
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
+from dflash_bench.run.request import is_repeatable, request_of
 from dflash_bench.stats.judgement import Judgement, Judgements, Verdict
 
 MAX_CAUSE_ROWS = 12
@@ -235,8 +235,8 @@ def _origin(sides: Sides) -> list[str]:
     base, candidate = sides.base[0].info, sides.candidate[0].info
     if not (is_repeatable(base) and is_repeatable(candidate)):
         return ["dflash-bench ingest FOLDER_OF_CAPTURES"]
-    made = [asked_words(base), asked_words(candidate)]
-    if base.arm != candidate.arm and made[0] == asked_words(replace(candidate, arm=base.arm)):
+    made = [request_of(base).words, request_of(candidate).words]
+    if base.arm != candidate.arm and made[0] == request_of(replace(candidate, arm=base.arm)).words:
         made = [[*made[0], "--arm", str(candidate.arm)]]
     repeats = max(len(sides.base), len(sides.candidate))
     return [shlex.join([*words, *(["--repeats", str(repeats)] if repeats > 1 else [])]) for words in made]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dflash_bench.capture.check import (
     Circumstances,
-    ProcessCount,
+    ProcessRanges,
     by_rank,
     compare_counts,
     count_ranges,
@@ -20,7 +20,7 @@ from dflash_bench.capture.check import (
     says_incomplete,
     silent_domains,
 )
-from dflash_bench.capture.recorder import Origin, Recorder
+from dflash_bench.capture.recorder import EventRecorder, Origin
 from dflash_bench.errors import CaptureError, DataError
 
 EMITTED = {0: {"decode_step": 100, "fill": 100}, 1: {"decode_step": 100, "fill": 100}}
@@ -131,7 +131,7 @@ def test_ranges_are_counted_by_process_name_and_domain(tmp_path: Path) -> None:
     ]
     path = capture(tmp_path / "c.sqlite", rows, {1: "dflash_bench rank=3 world=4 arm=topup", 2: "decode_step"})
     (process,) = count_ranges(path)
-    assert process == ProcessCount(PROCESS >> 24, 3, {"decode_step": 2, "fill": 1}, 1, True)
+    assert process == ProcessRanges(PROCESS >> 24, 3, {"decode_step": 2, "fill": 1}, 1, True)
     assert by_rank([process]) == {3: {"decode_step": 2, "fill": 1}}
     (everything,) = count_ranges(path, None)
     assert everything.num_ranges == 5
@@ -143,11 +143,11 @@ def test_what_the_trap_leaves_behind_is_recognised(tmp_path: Path) -> None:
     assert (process.rank, process.num_ranges, process.has_domain_rows) == (None, 0, True)
     (finding,) = silent_domains([process])
     assert "nvtx<0.2.12" in finding.text
-    assert silent_domains([ProcessCount(1, None, {"a": 1}, 0, True)]) == ()
+    assert silent_domains([ProcessRanges(1, None, {"a": 1}, 0, True)]) == ()
 
 
 def test_a_recorders_file_is_counted_like_an_nsys_one(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "rank2.sqlite", origin=Origin(0, 0))
+    recorder = EventRecorder(tmp_path / "rank2.sqlite", origin=Origin(0, 0))
     recorder.mark("dflash_bench rank=2 world=4 arm=x")
     for _ in range(3):
         recorder.push("fill")

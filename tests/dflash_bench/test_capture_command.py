@@ -14,22 +14,22 @@ from dflash_bench.capture import nsys
 from dflash_bench.capture.check import count_ranges
 from dflash_bench.capture.command import (
     CommandCapture,
-    Place,
+    RankPlace,
+    _without_noise,
     environment_of,
     nsys_line,
     place_of,
     record_command,
-    without_noise,
 )
 from dflash_bench.capture.folder import free_name, new_capture_folder, run_name, set_aside
 from dflash_bench.capture.nsys import NsysTool
-from dflash_bench.capture.nsys_command import ProfileOptions, Trace
+from dflash_bench.capture.nsys_command import ProfileOptions, TraceKind
 from dflash_bench.errors import CaptureError, UsageError
 
 TOOL = NsysTool(Path("/opt/nsys"), (2025, 3, 1, 0), Path("/opt/QdstrmImporter"))
-INSTALLED = nsys.find()
+INSTALLED = nsys.find_nsys()
 needs_nsys = pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")
-NVTX = ProfileOptions(traces=(Trace.NVTX,))
+NVTX = ProfileOptions(traces=(TraceKind.NVTX,))
 EMIT = """
 import nvtx, sys
 print("hello from the command")
@@ -43,13 +43,13 @@ sys.exit(CODE)
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
-        ({"RANK": "3", "WORLD_SIZE": "8"}, Place("RANK", 3, 8)),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Place("OMPI_COMM_WORLD_RANK", 1, 2)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Place("SLURM_PROCID", 0, 4)),
-        ({"LOCAL_RANK": "2"}, Place("LOCAL_RANK", 2, None)),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, RankPlace("RANK", 3, 8)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, RankPlace("OMPI_COMM_WORLD_RANK", 1, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, RankPlace("SLURM_PROCID", 0, 4)),
+        ({"LOCAL_RANK": "2"}, RankPlace("LOCAL_RANK", 2, None)),
     ],
 )
-def test_the_rank_is_read_from_whoever_started_it(environment: dict[str, str], place: Place) -> None:
+def test_the_rank_is_read_from_whoever_started_it(environment: dict[str, str], place: RankPlace) -> None:
     assert place_of(environment) == place
 
 
@@ -60,7 +60,7 @@ def test_per_rank_without_a_rank_is_a_usage_error() -> None:
 
 def test_one_report_for_all_or_one_per_rank() -> None:
     whole = CommandCapture(("python", "x.py"), Path("/c"), TOOL, NVTX)
-    mine = CommandCapture(("python", "x.py"), Path("/c"), TOOL, NVTX, Place("SLURM_PROCID", 1, 2))
+    mine = CommandCapture(("python", "x.py"), Path("/c"), TOOL, NVTX, RankPlace("SLURM_PROCID", 1, 2))
     assert "/c/all_processes" in nsys_line(whole)
     assert "/c/rank%q{SLURM_PROCID}" in nsys_line(mine)
     assert (whole.stem, mine.stem) == ("all_processes", "rank1")
@@ -87,7 +87,7 @@ def test_an_nvtx_capture_range_also_sees_unregistered_strings() -> None:
     ],
 )
 def test_nsys_bars_and_passing_paths_are_dropped_and_nothing_of_the_command(line: bytes, left: bytes) -> None:
-    assert without_noise(line, Path("/c/run")) == left
+    assert _without_noise(line, Path("/c/run")) == left
 
 
 def test_run_names_fit_a_folder_and_do_not_collide(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_real_command_is_recorded_and_its_exit_code_told(tmp_path: Path, code:
 @pytest.mark.nsys
 @needs_nsys
 def test_a_real_capture_range_cuts_and_lets_the_command_go_on(tmp_path: Path) -> None:
-    options = ProfileOptions(traces=(Trace.NVTX,), capture_range="step")
+    options = ProfileOptions(traces=(TraceKind.NVTX,), capture_range="step")
     file, outcome = record_command(installed(tmp_path, 7, options), io.BytesIO())
     assert outcome.code == 7, "the command ran to its own end"
     (process,) = count_ranges(file, "mine")
@@ -161,6 +161,6 @@ def test_a_real_capture_range_cuts_and_lets_the_command_go_on(tmp_path: Path) ->
 @pytest.mark.nsys
 @needs_nsys
 def test_a_capture_range_that_never_begins_is_said_to_be_the_cause(tmp_path: Path) -> None:
-    options = ProfileOptions(traces=(Trace.NVTX,), capture_range="absent")
+    options = ProfileOptions(traces=(TraceKind.NVTX,), capture_range="absent")
     with pytest.raises(CaptureError, match="absent never began"):
         record_command(installed(tmp_path, 0, options), io.BytesIO())

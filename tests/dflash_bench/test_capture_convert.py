@@ -11,20 +11,20 @@ import pytest
 from dflash_bench.capture import nsys
 from dflash_bench.capture.check import count_ranges
 from dflash_bench.capture.convert import (
+    _export_report,
+    _export_types,
+    _stream_version,
     explain,
     export_fastest,
-    export_report,
-    export_types,
     import_stream,
     sqlite_of,
-    stream_version,
 )
 from dflash_bench.capture.nsys import NsysTool
-from dflash_bench.capture.nsys_command import ProfileOptions, Trace, profile_command
+from dflash_bench.capture.nsys_command import ProfileOptions, TraceKind, profile_command
 from dflash_bench.errors import CaptureError, DataError
 from dflash_bench.ingest.nsys.reports import to_export
 
-INSTALLED = nsys.find()
+INSTALLED = nsys.find_nsys()
 needs_nsys = pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")
 STREAM_HEAD = b"U3w[END]NVIDIA Nsight Systems Stream 2025.3.1.0!\n\xe2G"
 
@@ -77,7 +77,7 @@ def test_a_report_newer_than_nsys_is_a_clear_error_and_leaves_nothing(tmp_path: 
     report.write_bytes(b"x")
     says = "echo 'Report was created in Nsight Systems version (2026.1), newer than this' >&2; exit 1"
     with pytest.raises(DataError, match=r"new\.nsys-rep was made by nsys 2026\.1, newer than this nsys") as refusal:
-        export_report(report, tmp_path / "out.sqlite", tool(tmp_path, says))
+        _export_report(report, tmp_path / "out.sqlite", tool(tmp_path, says))
     assert refusal.value.hint is not None
     assert sorted(p.name for p in tmp_path.iterdir()) == ["new.nsys-rep", "nsys"]
 
@@ -86,28 +86,28 @@ def test_an_export_that_claims_success_but_wrote_nothing_is_an_error(tmp_path: P
     report = tmp_path / "r.nsys-rep"
     report.write_bytes(b"x")
     with pytest.raises(DataError, match="nsys said nothing"):
-        export_report(report, tmp_path / "out.sqlite", tool(tmp_path, "exit 0"))
+        _export_report(report, tmp_path / "out.sqlite", tool(tmp_path, "exit 0"))
 
 
 def test_a_missing_report_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such report"):
-        export_report(tmp_path / "absent.nsys-rep", tmp_path / "out.sqlite", tool(tmp_path))
+        _export_report(tmp_path / "absent.nsys-rep", tmp_path / "out.sqlite", tool(tmp_path))
 
 
 def test_without_nsys_a_report_is_named_for_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys, "find", lambda explicit=None: None)
+    monkeypatch.setattr(nsys, "find_nsys", lambda explicit=None: None)
     report = tmp_path / "r.nsys-rep"
     report.write_bytes(b"x")
     with pytest.raises(CaptureError, match="an nsys report, and there is no nsys here"):
-        export_report(report, tmp_path / "out.sqlite")
+        _export_report(report, tmp_path / "out.sqlite")
 
 
 def test_a_raw_stream_says_who_wrote_it(tmp_path: Path) -> None:
     stream = tmp_path / "s.qdstrm"
     stream.write_bytes(STREAM_HEAD)
-    assert stream_version(stream) == "2025.3.1.0"
+    assert _stream_version(stream) == "2025.3.1.0"
     stream.write_bytes(b"something else")
-    assert stream_version(stream) is None
+    assert _stream_version(stream) is None
 
 
 def test_a_raw_stream_without_an_importer_is_named_for_what_it_is(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_an_ingest_of_a_stream_touches_nothing_beside_it(
     (theirs / "s.qdstrm").write_bytes(STREAM_HEAD)
     (theirs / "s.nsys-rep").write_bytes(b"another report")
     fake = tool(tmp_path, EXPORTER, f"{IMPORTER}; exit {int(is_damaged)}")
-    monkeypatch.setattr(nsys, "find", lambda *_: fake)
+    monkeypatch.setattr(nsys, "find_nsys", lambda *_: fake)
     if is_damaged:
         with pytest.raises(DataError, match=r"theirs/s\.qdstrm could not be converted"):
             to_export(theirs / "s.qdstrm", scratch, None)
@@ -163,8 +163,8 @@ while [ "$1" != -o ]; do shift; done"""
 
 
 def test_an_nsys_says_itself_which_exports_it_offers(tmp_path: Path) -> None:
-    assert export_types(tool(tmp_path, HELP)) == {"sqlite", "hdf", "parquetdir", "info"}
-    assert export_types(tool(tmp_path, "exit 1")) == frozenset()
+    assert _export_types(tool(tmp_path, HELP)) == {"sqlite", "hdf", "parquetdir", "info"}
+    assert _export_types(tool(tmp_path, "exit 1")) == frozenset()
 
 
 def test_a_report_becomes_parquet_tables_where_nsys_offers_them(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_where_the_parquet_tables_fail_sqlite_is_tried_and_nothing_is_left_of_th
 @needs_nsys
 def test_the_installed_nsys_offers_sqlite(tmp_path: Path) -> None:
     assert INSTALLED is not None
-    assert "sqlite" in export_types(INSTALLED)
+    assert "sqlite" in _export_types(INSTALLED)
 
 
 @pytest.mark.nsys
@@ -197,7 +197,7 @@ def test_the_installed_nsys_offers_sqlite(tmp_path: Path) -> None:
 def test_the_installed_nsys_exports_its_own_report_again_and_refuses_a_truncated_one(tmp_path: Path) -> None:
     assert INSTALLED is not None
     emit = "import nvtx\nfor _ in range(7):\n    with nvtx.annotate('fill', domain='dflash'): pass"
-    options = ProfileOptions(traces=(Trace.NVTX,))
+    options = ProfileOptions(traces=(TraceKind.NVTX,))
     subprocess.run(
         profile_command(INSTALLED, str(tmp_path / "r"), [sys.executable, "-c", emit], options),
         check=True,
@@ -209,7 +209,7 @@ def test_the_installed_nsys_exports_its_own_report_again_and_refuses_a_truncated
     cut = tmp_path / "cut.nsys-rep"
     cut.write_bytes((tmp_path / "r.nsys-rep").read_bytes()[:4000])
     with pytest.raises(DataError, match=r"cut\.nsys-rep is damaged or no nsys report"):
-        export_report(cut, tmp_path / "cut.sqlite", INSTALLED)
+        _export_report(cut, tmp_path / "cut.sqlite", INSTALLED)
     assert not (tmp_path / "cut.sqlite").exists()
 
 
@@ -220,7 +220,7 @@ def test_the_installed_nsys_refuses_a_report_of_a_version_that_it_does_not_know(
     report = tmp_path / "new.nsys-rep"
     report.write_bytes(b"NVIDIA Tegra Profiler Report 99999999.\n\x0bLocal (CLI)" + bytes(64))
     with pytest.raises(DataError, match=r"new\.nsys-rep was made by a newer nsys than this"):
-        export_report(report, tmp_path / "new.sqlite", INSTALLED)
+        _export_report(report, tmp_path / "new.sqlite", INSTALLED)
 
 
 @pytest.mark.nsys

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_nvidia_smi import H200, install
 
-from dflash_bench.capture.machine import FIELDS, gpu_settings, host_settings, parse_rows
+from dflash_bench.capture.machine import _FIELDS, _parse_rows, gpu_settings, host_settings
 
 
 def test_a_gpu_states_its_driver_its_clocks_and_its_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,12 +61,12 @@ def test_nothing_is_set_and_nothing_that_names_the_machine_is_asked_for(
 ) -> None:
     asked = install(tmp_path, monkeypatch, H200)
     gpu_settings()
-    assert asked.read_text().splitlines() == [f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-    assert not [f for f in FIELDS if any(word in f for word in ("serial", "uuid", "pci", "bus", "gpu_name", "vbios"))]
+    assert asked.read_text().splitlines() == [f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+    assert not [f for f in _FIELDS if any(word in f for word in ("serial", "uuid", "pci", "bus", "gpu_name", "vbios"))]
 
 
 def test_a_line_that_is_no_row_is_left_out() -> None:
-    assert parse_rows(f"a warning, in words\n{H200}\n") == parse_rows(H200)
+    assert _parse_rows(f"a warning, in words\n{H200}\n") == _parse_rows(H200)
 
 
 def test_the_host_states_its_cpu_and_the_cores_it_may_use(tmp_path: Path) -> None:

@@ -13,21 +13,21 @@ from dflash_bench.capture import nsys
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.nsys_command import (
     ProfileOptions,
-    Trace,
+    TraceKind,
     export_command,
     import_command,
     parse_traces,
     profile_command,
-    shown,
+    shell_line,
 )
 from dflash_bench.errors import UsageError
 
 TOOL = NsysTool(Path("/opt/nsys"), (2025, 3, 1, 0), Path("/opt/QdstrmImporter"))
-INSTALLED = nsys.find()
+INSTALLED = nsys.find_nsys()
 EVERYTHING = (
     ProfileOptions(capture_range="cudaProfilerApi"),
     ProfileOptions(capture_range="decode_step@dflash", kill="none"),
-    ProfileOptions(traces=(Trace.NVTX,), delay_s=5, duration_s=30, kill="sigterm", wait="all"),
+    ProfileOptions(traces=(TraceKind.NVTX,), delay_s=5, duration_s=30, kill="sigterm", wait="all"),
 )
 
 
@@ -63,13 +63,13 @@ def test_two_ways_of_saying_when_to_record_are_refused() -> None:
     with pytest.raises(UsageError, match="both say when"):
         ProfileOptions(capture_range="x", delay_s=1)
     with pytest.raises(UsageError, match="needs CUDA tracing"):
-        ProfileOptions(traces=(Trace.NVTX,), capture_range="cudaProfilerApi")
+        ProfileOptions(traces=(TraceKind.NVTX,), capture_range="cudaProfilerApi")
     with pytest.raises(UsageError, match="nothing to trace"):
         ProfileOptions(traces=())
 
 
 def test_traces_are_named_and_others_refused() -> None:
-    assert parse_traces("nvtx, cuda,nvtx") == (Trace.NVTX, Trace.CUDA)
+    assert parse_traces("nvtx, cuda,nvtx") == (TraceKind.NVTX, TraceKind.CUDA)
     with pytest.raises(UsageError, match="cannot trace 'opengl'"):
         parse_traces("opengl")
 
@@ -81,7 +81,7 @@ def test_converting_lines_name_input_and_output() -> None:
 
 
 def test_a_shown_line_can_be_pasted_into_a_shell() -> None:
-    text = shown(["echo", "a b", "$HOME", "%q{RANK}"], {"X": "1 2"})
+    text = shell_line(["echo", "a b", "$HOME", "%q{RANK}"], {"X": "1 2"})
     assert text == "X='1 2' echo 'a b' '$HOME' '%q{RANK}'"
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout == "a b $HOME %q{RANK}\n"

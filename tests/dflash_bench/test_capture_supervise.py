@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from dflash_bench.capture.supervise import (
+    ChildEnd,
     Group,
     Limits,
-    Outcome,
     Rung,
     Watch,
+    _descendants,
     counted_interrupts,
-    descendants,
     is_alive,
     start,
 )
@@ -63,7 +63,7 @@ class FakeChild:
 def test_a_child_that_ends_by_itself_is_never_asked_to() -> None:
     time_ = FakeTime()
     child = FakeChild(time_, ends_at=5)
-    assert Watch(child, LIMITS, clock=time_.clock, sleep=time_.sleep).wait() == Outcome(0)
+    assert Watch(child, LIMITS, clock=time_.clock, sleep=time_.sleep).wait() == ChildEnd(0)
     assert child.asked == []
 
 
@@ -80,7 +80,7 @@ def test_signs_of_life_put_the_limit_off() -> None:
     time_ = FakeTime()
     child = FakeChild(time_, ends_at=300)
     watch = Watch(child, LIMITS, lambda: int(time_.now) // 50, clock=time_.clock, sleep=time_.sleep)
-    assert watch.wait() == Outcome(0)
+    assert watch.wait() == ChildEnd(0)
     assert child.asked == []
 
 
@@ -88,7 +88,7 @@ def test_without_a_limit_a_silent_child_may_run_for_ever() -> None:
     time_ = FakeTime()
     child = FakeChild(time_, ends_at=100_000)
     limits = Limits(silence_s=None)
-    assert Watch(child, limits, clock=time_.clock, sleep=lambda _: time_.sleep(100)).wait() == Outcome(0)
+    assert Watch(child, limits, clock=time_.clock, sleep=lambda _: time_.sleep(100)).wait() == ChildEnd(0)
 
 
 def test_an_interrupt_asks_once_and_waits_while_there_are_signs_of_life() -> None:
@@ -111,7 +111,7 @@ def test_a_second_interrupt_does_not_wait_for_the_first() -> None:
         time_.due.append((at, lambda: interrupts.__setitem__(0, interrupts[0] + 1)))
     outcome = Watch(child, LIMITS, lambda: None, lambda: interrupts[0], clock=time_.clock, sleep=time_.sleep).wait()
     assert child.asked == [(5, Rung.INTERRUPTED), (6, Rung.TERMINATED)]
-    assert outcome == Outcome(-9, Rung.TERMINATED)
+    assert outcome == ChildEnd(-9, Rung.TERMINATED)
 
 
 def test_a_child_that_will_not_die_gets_no_more_time_for_looking_busy() -> None:
@@ -168,9 +168,9 @@ def test_the_interrupt_goes_to_the_rank_and_the_launcher_ends_by_itself(tmp_path
     group, ranks = launch(tmp_path, obeys=True)
     (rank,) = ranks()
     assert is_alive(rank)
-    assert rank in descendants(group.popen.pid)
+    assert rank in _descendants(group.popen.pid)
     outcome = Watch(group, LIMITS, interrupts=lambda: 1).wait()
-    assert outcome == Outcome(0, Rung.INTERRUPTED)
+    assert outcome == ChildEnd(0, Rung.INTERRUPTED)
     assert not is_alive(rank)
 
 
@@ -178,7 +178,7 @@ def test_what_obeys_nothing_is_killed_with_everything_below_it(tmp_path: Path) -
     group, ranks = launch(tmp_path, obeys=False)
     (rank,) = ranks()
     outcome = Watch(group, Limits(interrupt_s=0.2, terminate_s=0.2), interrupts=lambda: 1).wait()
-    assert outcome == Outcome(-signal.SIGKILL, Rung.KILLED)
+    assert outcome == ChildEnd(-signal.SIGKILL, Rung.KILLED)
     while is_alive(rank):
         time.sleep(0.01)
 
@@ -187,7 +187,7 @@ def test_a_process_that_is_not_there_is_not_alive() -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     assert not is_alive(done.pid)
-    assert descendants(done.pid) == []
+    assert _descendants(done.pid) == []
 
 
 @pytest.mark.parametrize(("rung", "seconds"), [(Rung.RUNNING, 60), (Rung.INTERRUPTED, 20), (Rung.TERMINATED, 10)])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dflash_bench.capture.recorder import Origin, Recorder
+from dflash_bench.capture.recorder import EventRecorder, Origin
 from dflash_bench.compare import compare
 from dflash_bench.errors import DataError, SchemaError
 from dflash_bench.ingest.sources import IngestOptions, ingest
@@ -43,7 +43,7 @@ def write_capture(folder: Path, rank: int, world: int) -> Path:
     """A capture of one rank with one step."""
     folder.mkdir(exist_ok=True)
     ticks = iter(range(0, 100_000, 1000))
-    recorder = Recorder(folder / f"rank{rank}.sqlite", origin=Origin(0, 0), clock=lambda: next(ticks))
+    recorder = EventRecorder(folder / f"rank{rank}.sqlite", origin=Origin(0, 0), clock=lambda: next(ticks))
     recorder.mark(f"dflash_bench rank={rank} world={world} arm=topup")
     recorder.push("decode_step")
     recorder.pop()

@@ -14,29 +14,29 @@ from typer.testing import CliRunner
 from dflash_bench.capture import nsys
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.cli import app
-from dflash_bench.doctor.checks import Check, Status, examine, nsys_for
-from dflash_bench.doctor.facts import FOR_THE_LOOP, NEEDED, Facts, _driver_from_proc, gather, parse_smi
+from dflash_bench.doctor.checks import CheckStatus, MachineCheck, _nsys_for, machine_checks
+from dflash_bench.doctor.facts import FOR_THE_LOOP, NEEDED, MachineFacts, _driver_from_proc, _parse_smi, machine_facts
 from dflash_bench.doctor.self_test import can_capture, self_tests
 
 OLD = NsysTool(Path("/usr/bin/nsys"), (2022, 4, 2, 1), Path("/usr/lib/QdstrmImporter"))
 PACKAGES = dict.fromkeys((*NEEDED, *FOR_THE_LOOP), "1.0")
-CPU = Facts("3.11.7", PACKAGES, "0.2.11", (OLD,), (), None, None)
+CPU = MachineFacts("3.11.7", PACKAGES, "0.2.11", (OLD,), (), None, None)
 GPU = replace(CPU, gpus=("NVIDIA H200",), driver="580.159.04", cuda=(13, 0))
-INSTALLED = nsys.find()
+INSTALLED = nsys.find_nsys()
 
 
-def found(facts: Facts, name: str) -> Check:
-    (check,) = [check for check in examine(facts) if check.name == name]
+def found(facts: MachineFacts, name: str) -> MachineCheck:
+    (check,) = [check for check in machine_checks(facts) if check.name == name]
     return check
 
 
 def test_a_cpu_machine_with_an_old_nsys_can_capture_host_ranges_only() -> None:
-    assert {check.status for check in examine(CPU)} == {Status.OK, Status.WARN}
+    assert {check.status for check in machine_checks(CPU)} == {CheckStatus.OK, CheckStatus.WARN}
     assert "host ranges only" in found(CPU, "GPU").what
 
 
 def test_every_problem_names_what_mends_it() -> None:
-    broken = Facts(
+    broken = MachineFacts(
         "3.11.7",
         {**PACKAGES, "pyarrow": None, "torch": None},
         None,
@@ -45,7 +45,7 @@ def test_every_problem_names_what_mends_it() -> None:
         "580.1",
         (13, 0),
     )
-    problems = [check for check in examine(broken) if check.status is not Status.OK]
+    problems = [check for check in machine_checks(broken) if check.status is not CheckStatus.OK]
     assert {check.mend for check in problems} >= {
         "pip install pyarrow",
         "pip install nvtx",
@@ -57,7 +57,7 @@ def test_every_problem_names_what_mends_it() -> None:
 
 def test_without_nsys_the_recorder_is_what_is_left() -> None:
     check = found(replace(CPU, tools=()), "nsys")
-    assert check.status is Status.WARN
+    assert check.status is CheckStatus.WARN
     assert "only the built-in recorder is left" in check.what
     assert check.mend is not None
 
@@ -65,14 +65,14 @@ def test_without_nsys_the_recorder_is_what_is_left() -> None:
 @pytest.mark.parametrize(
     ("version", "status", "what"),
     [
-        ((2023, 4, 4), Status.WARN, "no launches and no GPU work"),
-        ((2025, 1, 3), Status.WARN, "no launches and no GPU work"),
-        ((2025, 3, 1, 0), Status.OK, "knows the driver's CUDA 13.0"),
-        ((2026, 1, 1), Status.OK, "knows"),
+        ((2023, 4, 4), CheckStatus.WARN, "no launches and no GPU work"),
+        ((2025, 1, 3), CheckStatus.WARN, "no launches and no GPU work"),
+        ((2025, 3, 1, 0), CheckStatus.OK, "knows the driver's CUDA 13.0"),
+        ((2026, 1, 1), CheckStatus.OK, "knows"),
     ],
 )
 def test_an_nsys_older_than_the_cuda_driver_sees_the_host_only(
-    version: tuple[int, ...], status: Status, what: str
+    version: tuple[int, ...], status: CheckStatus, what: str
 ) -> None:
     tool = replace(OLD, version=version)
     check = found(replace(GPU, tools=(tool,)), f"nsys {tool.version_text}: driver")
@@ -83,21 +83,21 @@ def test_an_nsys_older_than_the_cuda_driver_sees_the_host_only(
 def test_an_nsys_of_the_same_cuda_major_may_miss_rows() -> None:
     tool = replace(OLD, version=(2024, 5, 1))
     check = found(replace(GPU, cuda=(12, 8), tools=(tool,)), "nsys 2024.5.1: driver")
-    assert check.status is Status.WARN
+    assert check.status is CheckStatus.WARN
     assert "some GPU rows may be missing" in check.what
     assert check.mend == "use nsys 2024.6 or later"
 
 
 def test_the_nsys_for_a_cuda_release_is_the_one_it_brought_along() -> None:
-    assert nsys_for((13, 0)) == (2025, 3)
-    assert nsys_for((12, 7)) == (2024, 5)
-    assert nsys_for((14, 0)) == (2025, 5)
-    assert nsys_for((10, 2)) is None
+    assert _nsys_for((13, 0)) == (2025, 3)
+    assert _nsys_for((12, 7)) == (2024, 5)
+    assert _nsys_for((14, 0)) == (2025, 5)
+    assert _nsys_for((10, 2)) is None
 
 
 def test_the_nvtx_trap_is_a_failure_with_its_cure() -> None:
     check = found(replace(CPU, nvtx="0.2.17"), "nsys 2022.4.2.1: nvtx")
-    assert check.status is Status.FAIL
+    assert check.status is CheckStatus.FAIL
     assert check.mend is not None
     assert 'pip install "nvtx<0.2.12"' in check.mend
 
@@ -105,8 +105,8 @@ def test_the_nvtx_trap_is_a_failure_with_its_cure() -> None:
 def test_nvidia_smi_is_read_as_it_prints() -> None:
     banner = "| NVIDIA-SMI 580.159.04             Driver Version: 580.159.04     CUDA Version: 13.0     |"
     query = "NVIDIA H200, 580.159.04\nNVIDIA H200, 580.159.04\n"
-    assert parse_smi(query, banner) == (("NVIDIA H200", "NVIDIA H200"), "580.159.04", (13, 0))
-    assert parse_smi("", "NVIDIA-SMI has failed") == ((), None, None)
+    assert _parse_smi(query, banner) == (("NVIDIA H200", "NVIDIA H200"), "580.159.04", (13, 0))
+    assert _parse_smi("", "NVIDIA-SMI has failed") == ((), None, None)
 
 
 def test_the_driver_version_is_read_from_proc_when_nvidia_smi_is_not_there(tmp_path: Path) -> None:
@@ -120,7 +120,9 @@ def test_the_driver_version_is_read_from_proc_when_nvidia_smi_is_not_there(tmp_p
 
 def test_the_recorder_self_test_really_captures() -> None:
     (check,) = self_tests(replace(CPU, tools=()))
-    assert check == Check("self-test: built-in recorder", Status.OK, "captured 10 of 10 ranges and read them back")
+    assert check == MachineCheck(
+        "self-test: built-in recorder", CheckStatus.OK, "captured 10 of 10 ranges and read them back"
+    )
     assert can_capture((check,))
 
 
@@ -129,7 +131,7 @@ def test_an_nsys_that_records_nothing_fails_its_self_test(tmp_path: Path) -> Non
     fake.write_text("#!/bin/sh\nexit 0\n")
     fake.chmod(0o755)
     first, second = self_tests(replace(CPU, tools=(replace(OLD, path=fake),)))
-    assert first.status is Status.FAIL
+    assert first.status is CheckStatus.FAIL
     assert "wrote no report" in first.what
     assert can_capture((first, second))
     assert not can_capture((first,))
@@ -146,9 +148,9 @@ def test_an_nsys_that_crashes_is_quoted(tmp_path: Path) -> None:
 @pytest.mark.nsys
 @pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")
 def test_the_self_test_of_the_installed_nsys_agrees_with_the_pair_check() -> None:
-    facts = gather()
+    facts = machine_facts()
     assert INSTALLED is not None
-    (pair,) = [check for check in examine(facts) if check.name == f"nsys {INSTALLED.version_text}: nvtx"]
+    (pair,) = [check for check in machine_checks(facts) if check.name == f"nsys {INSTALLED.version_text}: nvtx"]
     tests = {check.name: check for check in self_tests(facts)}
     assert tests[f"self-test: nsys {INSTALLED.version_text}"].status is pair.status
 
@@ -156,7 +158,7 @@ def test_the_self_test_of_the_installed_nsys_agrees_with_the_pair_check() -> Non
 def test_the_command_prints_json_and_says_by_its_exit_code_whether_capturing_is_possible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dflash_bench.doctor.facts.gather", lambda: replace(CPU, tools=()))
+    monkeypatch.setattr("dflash_bench.doctor.facts.machine_facts", lambda: replace(CPU, tools=()))
     result = CliRunner().invoke(app, ["doctor", "--json"])
     assert result.exit_code == 0
     answer = json.loads(result.stdout)
@@ -168,8 +170,9 @@ def test_the_command_prints_json_and_says_by_its_exit_code_whether_capturing_is_
 
 def test_the_doctor_does_not_import_torch_to_find_it() -> None:
     code = (
-        "import sys; from dflash_bench.doctor.checks import examine; from dflash_bench.doctor.facts import gather;"
-        " examine(gather()); print('torch' in sys.modules)"
+        "import sys; from dflash_bench.doctor.checks import machine_checks;"
+        " from dflash_bench.doctor.facts import machine_facts;"
+        " machine_checks(machine_facts()); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

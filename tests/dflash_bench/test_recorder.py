@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from stored_texts import stored_words
 
 from dflash_bench import __version__
-from dflash_bench.capture.recorder import FOLDER_VARIABLE, ORIGIN_VARIABLE, Origin, Recorder, sink
-from dflash_bench.capture.tables import COLUMNS, Table
+from dflash_bench.capture.recorder import FOLDER_VARIABLE, ORIGIN_VARIABLE, EventRecorder, Origin, sink
+from dflash_bench.capture.tables import EXPORT_COLUMNS, ExportTable
 from dflash_bench.errors import CaptureError
 
 
@@ -33,9 +33,9 @@ class FakeClock:
         return self.now
 
 
-def make(path: Path, start: int = 1_000) -> tuple[Recorder, FakeClock]:
+def make(path: Path, start: int = 1_000) -> tuple[EventRecorder, FakeClock]:
     clock = FakeClock(start)
-    return Recorder(path, origin=Origin(clock_ns=start, utc_ns=1_700_000_000_123_456_789), clock=clock), clock
+    return EventRecorder(path, origin=Origin(clock_ns=start, utc_ns=1_700_000_000_123_456_789), clock=clock), clock
 
 
 def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
@@ -116,7 +116,7 @@ def test_the_file_says_that_it_is_the_recorders_and_has_the_columns_of_nsys(tmp_
     assert ("CAPTURE_EVENT_TYPE", "NvtxEvents") in capture
     assert not [value for name, value in capture if name == "DFLASH_BENCH:DEVICE"]
     assert dict(rows(path, "SELECT name, value FROM META_DATA_EXPORT"))["EXPORT_SCHEMA_VERSION"] == "3.20.3"
-    assert [r[1] for r in rows(path, "PRAGMA table_info(NVTX_EVENTS)")] == list(COLUMNS[Table.NVTX_EVENTS])
+    assert [r[1] for r in rows(path, "PRAGMA table_info(NVTX_EVENTS)")] == list(EXPORT_COLUMNS[ExportTable.NVTX_EVENTS])
     assert rows(path, "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME") == [(1_700_000_000_123_456_789,)]
     assert rows(path, "SELECT pid, globalPid >> 24 & 0xFFFFFF FROM PROCESSES") == [(os.getpid(), os.getpid())]
     assert rows(path, "SELECT text, domainId FROM NVTX_EVENTS WHERE eventType = 75") == [("dflash", 1)]
@@ -158,7 +158,7 @@ def test_simulated_work_joins_its_launch_and_is_called_simulated(tmp_path: Path)
     assert ("CAPTURE_EVENT_TYPE", "Cuda") in capture
     for table in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME", "SYNCHRONIZATION"):
         found = [r[1] for r in rows(path, f"PRAGMA table_info(CUPTI_ACTIVITY_KIND_{table})")]
-        assert found == list(COLUMNS[Table(f"CUPTI_ACTIVITY_KIND_{table}")])
+        assert found == list(EXPORT_COLUMNS[ExportTable(f"CUPTI_ACTIVITY_KIND_{table}")])
 
 
 def test_work_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_columns_are_those_of_a_real_export(request: pytest.FixtureRequest) 
     files = sorted(real.glob("*.sqlite"))
     if not files:
         pytest.skip("no real capture in tests/data/h200")
-    for table, columns in COLUMNS.items():
+    for table, columns in EXPORT_COLUMNS.items():
         found = [r[1] for r in rows(files[0], f"PRAGMA table_info({table})")]
         assert not found or found == list(columns), table
 

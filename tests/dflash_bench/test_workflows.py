@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import typer
 
-from dflash_bench.capture.choice import RecorderChoice
-from dflash_bench.capture.launch import Launch
 from dflash_bench.cli import app
-from dflash_bench.cli.ladder import Names, planned
+from dflash_bench.run.plan import plan_runs
+from dflash_bench.run.request import RunRequest
 
 FOLDER = Path(__file__).parents[2] / ".github" / "workflows"
 GATE = (FOLDER / "gate.yml").read_text(encoding="utf-8")
@@ -59,10 +58,10 @@ def test_the_commands_are_found_by_this_test() -> None:
 )
 def test_the_workflow_names_runs_as_the_run_command_does(tmp_path: Path, arms: str, gated: str) -> None:
     found = outputs(tmp_path, ARMS=arms, GATE_ARM=gated)
-    launch = Launch("-", "smoke", 2, 10, 0, Path(), RecorderChoice(None, "asked for"))
-    made = planned(launch, arms.split(), 2, Names(tmp_path, "smoke", "ci-7-1"))
+    request = RunRequest(tuple(arms.split()), repeats=2, recorder=True, name="ci-7-1", profiles=tmp_path)
+    made = plan_runs(request).runs
     for name, arm in (("gated", gated), ("first", arms.split()[0])):
-        assert {p.run for p in made if fnmatchcase(p.run, found[name])} == {p.run for p in made if p.launch.arm == arm}
+        assert {p.name for p in made if fnmatchcase(p.name, found[name])} == {p.name for p in made if p.arm == arm}
 
 
 def test_two_gates_of_one_workflow_run_keep_their_artifacts_apart(tmp_path: Path) -> None:

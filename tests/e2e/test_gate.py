@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,6 +17,7 @@ from typer.testing import CliRunner
 from dflash_bench.cli import app
 from dflash_bench.errors import ExitCode
 from dflash_bench.profile import open_profile
+from dflash_bench.run.make import MadeRuns
 
 DELAY_NS = 150_000
 
@@ -184,25 +184,26 @@ def test_while_inconclusive_it_makes_further_runs_by_itself(here, recorded, monk
     repeatable(here / "profiles" / "same-r0")
     asked = []
 
-    def run(**words):
-        asked.append(words)
-        made = LoopRun(words["name"], seed=300 + len(asked))
-        make(made, here / "captures", words["profiles"])
+    def make_runs(request, _listener):
+        asked.append(request)
+        profile = make(LoopRun(request.name, seed=300 + len(asked)), here / "captures", request.profiles)
+        return MadeRuns((profile,), (), is_interrupted=False)
 
-    monkeypatch.setattr(sys.modules["dflash_bench.cli.run"], "run", run)
+    monkeypatch.setattr("dflash_bench.run.make.plan_runs", lambda request: request)
+    monkeypatch.setattr("dflash_bench.run.make.make_runs", make_runs)
     found = typed("gate", "same-r0", "--json")
     decision = json.loads(found.stdout)
     assert found.exit_code == ExitCode.PASS
     assert decision["reruns"] == len(asked) >= 2
     first = asked[0]
-    assert (first["arm"], first["workload"], first["ranks"], first["steps"]) == (["control"], "made-up", 4, 80)
-    assert first["recorder"] is True
+    assert (first.arms, first.workload, first.ranks, first.steps) == (("control",), "made-up", 4, 80)
+    assert first.recorder is True
     assert len(decision["candidate"]["runs"]) == 1 + len(asked)
 
 
 def test_without_a_budget_no_run_is_made(here, monkeypatch):
     repeatable(here / "profiles" / "same-r0")
-    monkeypatch.setattr(sys.modules["dflash_bench.cli.run"], "run", lambda **_: pytest.fail("a run was made"))
+    monkeypatch.setattr("dflash_bench.run.make.make_runs", lambda *_: pytest.fail("a run was made"))
     assert typed("gate", "same-r0", "--reruns", 0).exit_code == ExitCode.INCONCLUSIVE
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="the decode loop needs the extra [impl]")
 
 from decoding import FakeTime, assert_right, simulated_device
 
-from dflash_bench.capture.recorder import Origin, Recorder
+from dflash_bench.capture.recorder import EventRecorder, Origin
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import RunMetrics
@@ -30,7 +30,7 @@ METADATA = "metadata"  # section 8.3
 
 def recorded(arm: str, tmp_path) -> RunMetrics:
     time = FakeTime()
-    recorder = Recorder(tmp_path / "rank0.sqlite", origin=Origin(0, 10**18), clock=time.now)
+    recorder = EventRecorder(tmp_path / "rank0.sqlite", origin=Origin(0, 10**18), clock=time.now)
     spec = RunSpec(parse_arm(arm), load("smoke"), seed=0, rank=0, world=1, check=True, verify=True)
     engine = build(spec, simulated_device(time), AgreementGroup(1))
     ranges.use(recorder)

@@ -24,7 +24,7 @@ from dflash_bench.profile import open_profile
 
 pytest.importorskip("torch", reason="the decode loop needs the extra [impl]")
 
-INSTALLED = nsys.find()
+INSTALLED = nsys.find_nsys()
 needs_nsys = pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")
 SECRET = "hunter2-of-the-environment"
 
@@ -162,7 +162,7 @@ def test_nvtx_and_nsys_that_lose_ranges_together_fall_back_aloud_or_are_refused(
     assert INSTALLED is not None
     if INSTALLED.version >= (2024,):
         pytest.skip("this nsys answers every nvtx")
-    monkeypatch.setattr(choice, "installed_nvtx", lambda: "0.2.17")
+    monkeypatch.setattr(choice, "_installed_nvtx", lambda: "0.2.17")
     line = ["run", "--arm", "topup", "--dry-run", "--profiles", str(tmp_path)]
     fallback = CliRunner().invoke(app, line)
     assert fallback.exit_code == 0
@@ -197,7 +197,7 @@ def test_ctrl_c_ends_the_ranks_and_keeps_what_is_whole(tmp_path: Path, recorder:
 def test_without_nsys_a_command_cannot_be_captured_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsys, "find_all", lambda **_: ())
+    monkeypatch.setattr(nsys, "find_all_nsys", lambda **_: ())
     result = CliRunner().invoke(app, ["capture", "--profiles", str(tmp_path), "--", "true"])
     assert result.exit_code == 5
     assert "recording a command needs nsys, and none was found" in result.stderr

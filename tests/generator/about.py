@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 
 from dflash_bench.capture.recording_file import VM_ID, global_tid
-from dflash_bench.capture.tables import Table
+from dflash_bench.capture.tables import ExportTable
 from generator.events import CALLS, KERNEL_NAMES, PERIOD_NS, RANGES
 from generator.faults import CLOCK_ERROR_NS, CLOCK_SHIFT_NS
 from generator.layout import (
@@ -48,26 +48,26 @@ def write_about(database: sqlite3.Connection, tables: dict[str, Columns], spec: 
                 f"INSERT INTO {table} ({', '.join(kept)}) VALUES ({', '.join('?' * len(kept))})", list(kept.values())
             )
 
-    insert(Table.STRING_IDS, ({"id": k, "value": text} for text, k in STRING_IDS.items()))
-    if spec.has(Fault.STRINGS_CUT) and Table.STRING_IDS in tables:
-        database.execute(f"DELETE FROM {Table.STRING_IDS} WHERE value = 'sample'")
-    if spec.has(Fault.NOT_UTF8) and Table.STRING_IDS in tables:
-        sql = f"UPDATE {Table.STRING_IDS} SET value = CAST(? AS TEXT) WHERE value = ?"
+    insert(ExportTable.STRING_IDS, ({"id": k, "value": text} for text, k in STRING_IDS.items()))
+    if spec.has(Fault.STRINGS_CUT) and ExportTable.STRING_IDS in tables:
+        database.execute(f"DELETE FROM {ExportTable.STRING_IDS} WHERE value = 'sample'")
+    if spec.has(Fault.NOT_UTF8) and ExportTable.STRING_IDS in tables:
+        sql = f"UPDATE {ExportTable.STRING_IDS} SET value = CAST(? AS TEXT) WHERE value = ?"
         database.execute(sql, (UNREADABLE_KERNEL, KERNEL_NAMES[0]))
     _write_meta(database, tables, spec)
     stop = 2_000_000_000 + spec.steps * PERIOD_NS
-    insert(Table.ANALYSIS_DETAILS, [{"globalVid": VM_ID, "duration": stop, "startTime": 0, "stopTime": stop}])
+    insert(ExportTable.ANALYSIS_DETAILS, [{"globalVid": VM_ID, "duration": stop, "startTime": 0, "stopTime": stop}])
     utc = 1_750_000_000_000_000_000
     if spec.has(Fault.OWN_CLOCKS):
         utc += ranks[0] * (CLOCK_SHIFT_NS + CLOCK_ERROR_NS)
     insert(
-        Table.SESSION_START,
+        ExportTable.SESSION_START,
         [{"utcEpochNs": utc, "utcTime": "2025-06-15T15:06:40", "localTime": "2025-06-15T15:06:40"}],
     )
     for rank in ranks:
         pid = cuda_pid(spec, rank)
         for own in dict.fromkeys((pid_of(rank), pid)):
-            insert(Table.PROCESSES, [{"globalPid": global_tid(own, 0), "pid": own, "name": "python"}])
+            insert(ExportTable.PROCESSES, [{"globalPid": global_tid(own, 0), "pid": own, "name": "python"}])
         gpu = spec.ranks - 1 - rank if spec.has(Fault.GPU_ORDER) else rank
         insert(GPU, [{"vmId": VM_ID, "id": gpu, "cuDevice": rank, "name": f"Generated GPU {rank}", "smCount": 132}])
         insert(CUDA_DEVICE, [{"gpuId": gpu, "cudaId": 0, "pid": pid}])
@@ -78,7 +78,7 @@ def write_about(database: sqlite3.Connection, tables: dict[str, Columns], spec: 
         said.append("Not all NVTX events might have been collected.")
     about = {"timestamp": 0, "timestampType": 1, "source": 1, "severity": 2}
     insert(DIAGNOSTIC, ({**about, "text": text} for text in said))
-    for table, rows in ((Table.ENUM_EVENT_TYPE, _EVENT_TYPES), (Table.ENUM_EVENT_CLASS, _EVENT_CLASSES)):
+    for table, rows in ((ExportTable.ENUM_EVENT_TYPE, _EVENT_TYPES), (ExportTable.ENUM_EVENT_CLASS, _EVENT_CLASSES)):
         insert(table, ({"id": k, "name": name, "label": name} for k, name in rows))
 
 
@@ -104,14 +104,14 @@ def _write_meta(database: sqlite3.Connection, tables: dict[str, Columns], spec: 
         export += [("DERIVED_BY", "a slicing tool"), ("DERIVED_WINDOW_NS", "0,1000000000")]
     if spec.has(Fault.NOT_UTF8):
         export.append(("EXPORT_TIME_LOCAL", b"15:06 Mitteleurop\xe4ische Zeit"))
-    meta = OLD_META if spec.schema < Schema.V3_4 else Table.META_DATA_EXPORT
+    meta = OLD_META if spec.schema < Schema.V3_4 else ExportTable.META_DATA_EXPORT
     database.executemany(f"INSERT INTO {meta} VALUES (?, CAST(? AS TEXT))", export)
-    if Table.META_DATA_CAPTURE in tables:
+    if ExportTable.META_DATA_CAPTURE in tables:
         rows = [("CAPTURE_EVENT_TYPE", "Cuda"), ("CAPTURE_EVENT_TYPE", "NvtxEvents")]
         prefix = "" if spec.schema >= Schema.V3_24 else "PROCESS_0:"
         if spec.mode is not Mode.MIXED:
             rows.append((f"{prefix}CUDA_GRAPH_TRACE_OPTIONS:MODE", spec.mode.capitalize()))
-        database.executemany(f"INSERT INTO {Table.META_DATA_CAPTURE} VALUES (?, ?)", rows)
+        database.executemany(f"INSERT INTO {ExportTable.META_DATA_CAPTURE} VALUES (?, ?)", rows)
     if spec.has(Fault.NOT_UTF8) and SYSTEM_ENV in tables:
         sql = f"INSERT INTO {SYSTEM_ENV} (globalVid, nameEnum, devStateName, name, value) VALUES (0, 0, '', 'n', ?)"
         database.execute(sql, (b"\x00\xff\x80",))

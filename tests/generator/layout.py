@@ -5,7 +5,7 @@ After the columns seen in real exports: what came when, and what was called othe
 
 from __future__ import annotations
 
-from dflash_bench.capture.tables import COLUMNS, Table
+from dflash_bench.capture.tables import EXPORT_COLUMNS, ExportTable
 from generator.spec import Schema
 
 Columns = dict[str, str]
@@ -56,7 +56,7 @@ def sync_codes(schema: Schema) -> dict[str, int]:
 
 def columns_of(schema: Schema) -> dict[str, Columns]:
     """Every table that the family knows, with its columns and their SQL types."""
-    tables: dict[str, Columns] = {str(table): dict(columns) for table, columns in COLUMNS.items()}
+    tables: dict[str, Columns] = {str(table): dict(columns) for table, columns in EXPORT_COLUMNS.items()}
     tables[CUDA_EVENT] = _integers("deviceId! contextId! greenContextId streamId! correlationId globalPid eventId!")
     tables[OVERHEAD] = _integers("start! end! globalTid nameId! returnValue!")
     tables[DIAGNOSTIC] = _integers("timestamp! timestampType! source! severity! globalPid") | {"text": "TEXT NOT NULL"}
@@ -78,31 +78,31 @@ def columns_of(schema: Schema) -> dict[str, Columns]:
 def _take_back(tables: dict[str, Columns], schema: Schema) -> None:
     """Remove what came between this family and 3.20."""
     if schema < Schema.V3_17:
-        _without(tables, Table.MEMCPY, "copyCount")
-        _without(tables, Table.SYNCHRONIZATION, "deprecatedSyncType", "eventSyncId")
+        _without(tables, ExportTable.MEMCPY, "copyCount")
+        _without(tables, ExportTable.SYNCHRONIZATION, "deprecatedSyncType", "eventSyncId")
         del tables[CUDA_DEVICE]
     if schema < Schema.V3_16:
-        _without(tables, Table.NVTX_EVENTS, "binaryData")
+        _without(tables, ExportTable.NVTX_EVENTS, "binaryData")
     if schema < Schema.V3_13:
         # until then graph events were those of nodes, and nothing was written of replays
         _without(tables, GRAPH_EVENTS, "graphId", "originalGraphId", "graphExecId")
-        del tables[Table.GRAPH_TRACE], tables[GRAPH_NODE_EVENTS], tables[DIAGNOSTIC]
+        del tables[ExportTable.GRAPH_TRACE], tables[GRAPH_NODE_EVENTS], tables[DIAGNOSTIC]
     else:
         _without(tables, GRAPH_EVENTS, "graphNodeId", "originalGraphNodeId")
     if schema < Schema.V3_7:
         for columns in tables.values():
             columns.pop("greenContextId", None)
     if schema < Schema.V3_4:
-        del tables[Table.META_DATA_CAPTURE]
-        tables[OLD_META] = tables.pop(Table.META_DATA_EXPORT)
+        del tables[ExportTable.META_DATA_CAPTURE]
+        tables[OLD_META] = tables.pop(ExportTable.META_DATA_EXPORT)
     if schema < Schema.V3_0:
-        del tables[Table.ENUM_EVENT_TYPE], tables[Table.ENUM_EVENT_CLASS]
+        del tables[ExportTable.ENUM_EVENT_TYPE], tables[ExportTable.ENUM_EVENT_CLASS]
     if schema < Schema.V2_9:
-        for table in (OLD_META, Table.PROCESSES, SYSTEM_ENV):
+        for table in (OLD_META, ExportTable.PROCESSES, SYSTEM_ENV):
             del tables[table]
-        _without(tables, Table.KERNEL, "mangledName")
-        _without(tables, Table.RUNTIME, "callchainId")
-        _without(tables, Table.MEMCPY, "virtualAddress")
+        _without(tables, ExportTable.KERNEL, "mangledName")
+        _without(tables, ExportTable.RUNTIME, "callchainId")
+        _without(tables, ExportTable.MEMCPY, "virtualAddress")
         tables[OVERHEAD] |= {"correlationId": "INTEGER"}
 
 
@@ -110,8 +110,8 @@ def _carry_on(tables: dict[str, Columns], schema: Schema) -> None:
     """Add what came after 3.20."""
     if schema < Schema.V3_24:
         return
-    tables[Table.KERNEL] |= dict.fromkeys(_GRAPH_COLUMNS, "INTEGER")
-    tables[Table.KERNEL] |= {"tensorSizeMinusOneElements": "TEXT NOT NULL"}
+    tables[ExportTable.KERNEL] |= dict.fromkeys(_GRAPH_COLUMNS, "INTEGER")
+    tables[ExportTable.KERNEL] |= {"tensorSizeMinusOneElements": "TEXT NOT NULL"}
     tables[OVERHEAD] = _integers("start! end! globalTid nameId! overheadType!")
     tables[CUPTI_OVERHEAD] = _integers("start! end! eventClass! globalTid correlationId nameId overheadType!")
     tables[CUDA_EVENT] = {"timestamp": "INTEGER", **tables[CUDA_EVENT], "eventSyncId": "INTEGER"}

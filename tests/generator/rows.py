@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dflash_bench.capture.recording_file import DOMAIN_ID, global_tid
-from dflash_bench.capture.tables import Table
+from dflash_bench.capture.tables import ExportTable
 from generator.about import STRING_IDS, cuda_pid, pid_of
 from generator.events import (
     CALLS,
@@ -85,15 +85,15 @@ def _cuda_tid(spec: Spec, rank: int) -> int:
 
 def event_rows(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
     if not spec.has(Fault.RANGES_LOST):
-        yield Table.NVTX_EVENTS, _nvtx(spec, chunk)
+        yield ExportTable.NVTX_EVENTS, _nvtx(spec, chunk)
     if spec.has(Fault.STEPS_DOUBLED):
         step = np.flatnonzero(chunk.range_name == 0)
         inner = _nvtx_rows(spec, chunk.rank, chunk.range_start[step] + 5_000_000, chunk.range_end[step] - 1000)
-        yield Table.NVTX_EVENTS, {**inner, "textId": STRING_IDS[RANGES[0]]}
+        yield ExportTable.NVTX_EVENTS, {**inner, "textId": STRING_IDS[RANGES[0]]}
     if spec.has(Fault.TOOL_RANGES):
         at = np.repeat(chunk.range_start, 2) + np.tile([0, 500], len(chunk.range_start))
         tool = _nvtx_rows(spec, chunk.rank, at, at + 400)
-        yield Table.NVTX_EVENTS, {**tool, "domainId": TOOL_DOMAIN_ID, "textId": STRING_IDS["Holding GIL"]}
+        yield ExportTable.NVTX_EVENTS, {**tool, "domainId": TOOL_DOMAIN_ID, "textId": STRING_IDS["Holding GIL"]}
     yield from _calls(spec, chunk)
     yield from _syncs(spec, chunk)
     yield from _work(spec, chunk)
@@ -144,11 +144,11 @@ def _calls(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
         "nameId": names[keep],
         "callchainId": NULL,
     }
-    yield Table.RUNTIME, rows
+    yield ExportTable.RUNTIME, rows
     if spec.has(Fault.BACKTRACES):
-        yield Table.RUNTIME, {**rows, "eventClass": 67}
+        yield ExportTable.RUNTIME, {**rows, "eventClass": 67}
     if spec.has(Fault.DUPLICATE_CALLS):
-        yield Table.RUNTIME, _at(rows, np.arange(int(keep.sum())) % 10 == 0)
+        yield ExportTable.RUNTIME, _at(rows, np.arange(int(keep.sum())) % 10 == 0)
 
 
 def _syncs(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
@@ -158,7 +158,7 @@ def _syncs(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
         code = next(code for part, code in codes.items() if part in CALLS[place])
         work = {"start": chunk.call_start[mine] + 500, "end": chunk.call_end[mine] - 500}
         yield (
-            Table.SYNCHRONIZATION,
+            ExportTable.SYNCHRONIZATION,
             {
                 **_on_gpu(spec, chunk, **work),
                 "correlationId": chunk.call_id[mine],
@@ -188,11 +188,14 @@ def _work(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
     kernels = {**rows(eager), **_kernel_names(kind[eager]), "graphNodeId": NULL, **_SHAPE}
     if spec.has(Fault.KERNELS_UNCORRELATED):
         kernels["correlationId"] = np.where(np.arange(len(eager)) % 10 == 0, 0, ids[eager])
-    yield Table.KERNEL, kernels
+    yield ExportTable.KERNEL, kernels
     copies = np.flatnonzero((kind >= FIRST_COPY) & (kind < MEMSET))
-    yield Table.MEMCPY, {**rows(copies), "bytes": COPY_BYTES, "copyKind": 1 + kind[copies] % 2, "graphNodeId": NULL}
+    yield (
+        ExportTable.MEMCPY,
+        {**rows(copies), "bytes": COPY_BYTES, "copyKind": 1 + kind[copies] % 2, "graphNodeId": NULL},
+    )
     memsets = np.flatnonzero(kind == MEMSET)
-    yield Table.MEMSET, {**rows(memsets), "bytes": COPY_BYTES, "graphNodeId": NULL}
+    yield ExportTable.MEMSET, {**rows(memsets), "bytes": COPY_BYTES, "graphNodeId": NULL}
     graphs = np.flatnonzero(kind >= FIRST_GRAPH)
     if spec.has(Fault.NO_GRAPH_WORK):
         return
@@ -208,10 +211,10 @@ def _work(spec: Spec, chunk: Chunk) -> Iterator[tuple[str, Rows]]:
     if spec.has(Fault.HOST_FIRST_NODE):
         found |= {column: np.where(is_draft, INT_MAX, found[column]) for column in ("deviceId", "contextId")}
     by_node = {Mode.NODE: np.ones_like(is_draft), Mode.MIXED: is_draft, Mode.GRAPH: np.zeros_like(is_draft)}[spec.mode]
-    yield Table.KERNEL, _nodes(_at(found, by_node), graph_id[by_node])
+    yield ExportTable.KERNEL, _nodes(_at(found, by_node), graph_id[by_node])
     if spec.has_graph_trace:
         whole = graph_id[~by_node]
-        yield Table.GRAPH_TRACE, {**_at(found, ~by_node), "graphId": whole, "graphExecId": whole + 10}
+        yield ExportTable.GRAPH_TRACE, {**_at(found, ~by_node), "graphId": whole, "graphExecId": whole + 10}
 
 
 def _at(rows: Rows, keep: npt.NDArray[np.bool_]) -> Rows:

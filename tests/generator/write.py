@@ -10,7 +10,7 @@ import adbc_driver_sqlite.dbapi
 import numpy as np
 import pyarrow as pa
 
-from dflash_bench.capture.tables import Table
+from dflash_bench.capture.tables import ExportTable
 from generator.about import write_about
 from generator.events import NULL, chunks
 from generator.faults import faulted
@@ -52,19 +52,19 @@ def write_export(path: Path, spec: Spec, ranks: tuple[int, ...] | None = None) -
 def _known_tables(spec: Spec) -> dict[str, Columns]:
     tables = columns_of(spec.schema)
     gone = {
-        Fault.NO_NVTX: [Table.NVTX_EVENTS],
-        Fault.NO_RUNTIME: [Table.RUNTIME],
-        Fault.NO_KERNEL: [Table.KERNEL],
-        Fault.NO_GPU_WORK: [Table.KERNEL, Table.MEMCPY, Table.MEMSET, Table.GRAPH_TRACE],
-        Fault.NO_PROCESSES: [Table.PROCESSES],
-        Fault.NO_STRINGS: [Table.STRING_IDS],
-        Fault.NO_SESSION_START: [Table.SESSION_START],
+        Fault.NO_NVTX: [ExportTable.NVTX_EVENTS],
+        Fault.NO_RUNTIME: [ExportTable.RUNTIME],
+        Fault.NO_KERNEL: [ExportTable.KERNEL],
+        Fault.NO_GPU_WORK: [ExportTable.KERNEL, ExportTable.MEMCPY, ExportTable.MEMSET, ExportTable.GRAPH_TRACE],
+        Fault.NO_PROCESSES: [ExportTable.PROCESSES],
+        Fault.NO_STRINGS: [ExportTable.STRING_IDS],
+        Fault.NO_SESSION_START: [ExportTable.SESSION_START],
     }
     for fault in spec.faults & gone.keys():
         for table in gone[fault]:
             tables.pop(table, None)
     if spec.has(Fault.NO_GLOBAL_PID):
-        del tables[Table.KERNEL]["globalPid"]
+        del tables[ExportTable.KERNEL]["globalPid"]
     return tables
 
 
@@ -82,7 +82,7 @@ def _write_events(path: Path, tables: dict[str, Columns], spec: Spec, ranks: tup
             shown = faulted(spec, chunk)
             if chunk.rank not in seen:
                 seen.add(chunk.rank)
-                _ingest(cursor, tables, Table.NVTX_EVENTS, first_rows(spec, shown))
+                _ingest(cursor, tables, ExportTable.NVTX_EVENTS, first_rows(spec, shown))
                 for table, columns in graph_rows(spec, shown):
                     _ingest(cursor, tables, table, columns)
             for table, columns in event_rows(spec, shown):
@@ -124,7 +124,7 @@ def _finish(path: Path, tables: dict[str, Columns], spec: Spec) -> None:
             if database.execute(f"SELECT NOT EXISTS (SELECT 1 FROM {table})").fetchone()[0]:
                 database.execute(f"DROP TABLE {table}")
     if spec.has(Fault.EXTRA_COLUMNS):
-        for table in {Table.RUNTIME, Table.MEMCPY} & tables.keys():
+        for table in {ExportTable.RUNTIME, ExportTable.MEMCPY} & tables.keys():
             database.execute(f"ALTER TABLE {table} ADD COLUMN name TEXT")
             database.execute(f"CREATE INDEX by_id_{table} ON {table} (correlationId)")
     if spec.has(Fault.WAL):

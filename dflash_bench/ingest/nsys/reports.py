@@ -24,7 +24,7 @@ def to_export(path: Path, scratch: Path, tool_path: Path | None) -> Path:
         return path
     if path.suffix not in (*REPORT_SUFFIXES, STREAM_SUFFIX):
         return settled(path, scratch)
-    tool = nsys.find(tool_path)
+    tool = nsys.find_nsys(tool_path)
     report = convert.import_stream(path, scratch, tool) if path.suffix == STREAM_SUFFIX else path
     return convert.export_fastest(report, scratch, tool)
 

@@ -22,14 +22,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from dflash_bench.capture.tables import COLUMNS, Table
+from dflash_bench.capture.tables import EXPORT_COLUMNS, ExportTable
 from dflash_bench.errors import DataError, UsageError
 from dflash_bench.ingest.nsys.export import Export, open_export
 from dflash_bench.ingest.nsys.sqlite_tables import SqliteTables
 
 _EVENT_TABLES = (
-    Table.NVTX_EVENTS, Table.KERNEL, Table.RUNTIME, Table.MEMCPY, Table.MEMSET, Table.GRAPH_TRACE,
-    Table.SYNCHRONIZATION, Table.ANALYSIS_DETAILS, Table.SESSION_START, Table.PROCESSES,
+    ExportTable.NVTX_EVENTS, ExportTable.KERNEL, ExportTable.RUNTIME, ExportTable.MEMCPY, ExportTable.MEMSET,
+    ExportTable.GRAPH_TRACE, ExportTable.SYNCHRONIZATION, ExportTable.ANALYSIS_DETAILS,
+    ExportTable.SESSION_START, ExportTable.PROCESSES,
 )  # fmt: skip
 _LATER_KERNEL_COLUMNS = (
     "graphId", "clusterX", "clusterY", "clusterZ", "clusterSchedulingPolicy", "maxPotentialClusterSize",
@@ -49,11 +50,11 @@ _OTHER_TABLES = {
     "TARGET_INFO_GPU": "vmId id deviceId cuDevice smCount totalMemory memoryBandwidth clockRate",
 }
 _NUMBERS: dict[str, tuple[str, ...]] = {
-    **{str(t): tuple(c for c, kind in COLUMNS[t].items() if not kind.startswith("TEXT")) for t in _EVENT_TABLES},
+    **{str(t): tuple(c for c, kind in EXPORT_COLUMNS[t].items() if not kind.startswith("TEXT")) for t in _EVENT_TABLES},
     **{table: tuple(columns.split()) for table, columns in _OTHER_TABLES.items()},
 }
-_NUMBERS[Table.KERNEL] += _LATER_KERNEL_COLUMNS
-"""Table → columns that are copied, as far as they hold numbers."""
+_NUMBERS[ExportTable.KERNEL] += _LATER_KERNEL_COLUMNS
+"""ExportTable → columns that are copied, as far as they hold numbers."""
 
 _STRING_COLUMNS = ("nameId", "textId", "shortName", "demangledName", "mangledName")
 """Columns that refer to StringIds and whose texts are names of code."""
@@ -185,7 +186,7 @@ class _Copier:
         # SQLite lets any column hold any text: only what is a number is one
         values = [f"""CASE WHEN typeof("{c}") IN ('integer', 'real') THEN "{c}" END""" for c in columns]
         declared = [f'"{c}" INTEGER' for c in columns]
-        for owner, column, function in ((Table.NVTX_EVENTS, "text", "clean_name"), (_GPU, "name", "gpu_model")):
+        for owner, column, function in ((ExportTable.NVTX_EVENTS, "text", "clean_name"), (_GPU, "name", "gpu_model")):
             if table == owner and self.export.has(table, column):
                 columns.append(column)
                 values.append(f"{function}(CAST({column} AS BLOB))")

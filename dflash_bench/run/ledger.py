@@ -9,7 +9,7 @@ from typing import Any
 
 from dflash_bench.errors import CaptureError
 
-VERSION = 1
+_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Ledger:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def read_ledger(path: Path) -> Ledger:
+def _read_ledger(path: Path) -> Ledger:
     """Read one ``rank<R>.json``. Keys that this version does not know are left out.
 
     Raises CaptureError when it cannot be read, is of another version, or lacks a key.
@@ -48,8 +48,8 @@ def read_ledger(path: Path) -> Ledger:
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path}: the ledger cannot be read: {error}") from None
     version = raw.get("version") if isinstance(raw, dict) else None
-    if version != VERSION:
-        raise CaptureError(f"{path}: a ledger of version {version}; this version reads {VERSION}")
+    if version != _VERSION:
+        raise CaptureError(f"{path}: a ledger of version {version}; this version reads {_VERSION}")
     missing = [f.name for f in fields(Ledger) if f.name not in raw and f.default_factory is MISSING]
     if missing:
         raise CaptureError(f"{path}: the ledger lacks {', '.join(missing)}")
@@ -58,4 +58,4 @@ def read_ledger(path: Path) -> Ledger:
 
 def read_ledgers(folder: Path) -> tuple[Ledger, ...]:
     """All ledgers of a folder, by rank."""
-    return tuple(sorted((read_ledger(path) for path in folder.glob("rank*.json")), key=lambda ledger: ledger.rank))
+    return tuple(sorted((_read_ledger(path) for path in folder.glob("rank*.json")), key=lambda ledger: ledger.rank))

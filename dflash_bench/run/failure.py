@@ -8,8 +8,8 @@ from pathlib import Path
 from dflash_bench.errors import CaptureError
 
 LAUNCHER_LOG = "launcher.log"
-TAIL_LINES = 12
-WRONG_RUN = 5
+_TAIL_LINES = 12
+_WRONG_RUN = 5
 """Exit code of a loop that ran to its end and did something wrong; the last line it said is one sentence about it."""
 _BAR = re.compile(r"\[\d+/\d+\] \[[^\]]*\] ")
 _SESSION_CLASH = re.compile(r"errinfo_api_function_?\*?\]? = sem_open")
@@ -21,19 +21,19 @@ def failure(arm: str, folder: Path, ranks: int, how: str, code: int | None = Non
     ``how`` is half a sentence, used where the launcher's log does not tell more; ``code`` the exit code of the
     launcher, which is that of the rank where there is only one.
     """
-    reported = first_failure(_text(folder / LAUNCHER_LOG))
+    reported = _first_failure(_text(folder / LAUNCHER_LOG))
     if reported is None and ranks == 1 and code is not None:
         reported = 0, code
     rank = reported[0] if reported else _guess_rank(folder, ranks)
     log = folder / (LAUNCHER_LOG if rank is None else f"rank{rank}.log")
     if reported:
         how = f"ended with exit code {reported[1]}"
-        if reported[1] == WRONG_RUN and (said := said_at_end(log)):
+        if reported[1] == _WRONG_RUN and (said := _said_at_end(log)):
             return CaptureError(f"arm {arm} ran and was wrong: {said[-1]}", hint=f"the whole log is {log}")
     who = "the launcher" if rank is None else f"rank {rank} of {ranks}"
     # A rank that never started has no log of its own: then whoever was to start it said why.
-    path = log if said_at_end(log) else folder / LAUNCHER_LOG
-    tail = "\n".join(f"    {line}" for line in said_at_end(path))
+    path = log if _said_at_end(log) else folder / LAUNCHER_LOG
+    tail = "\n".join(f"    {line}" for line in _said_at_end(path))
     said_text = f"; it said:\n{tail}" if tail else ", and it said nothing"
     return CaptureError(f"arm {arm}: {who} {how}{said_text}", hint=f"the whole log is {path}")
 
@@ -44,13 +44,13 @@ def is_session_clash(folder: Path, ranks: int) -> bool:
     return not all_started and bool(_SESSION_CLASH.search(_text(folder / LAUNCHER_LOG)))
 
 
-def said_at_end(path: Path) -> list[str]:
+def _said_at_end(path: Path) -> list[str]:
     """The last lines of a log, without nsys' progress bars."""
     lines = [line.rstrip() for line in _text(path).splitlines()]
-    return [line for line in lines if line and not _BAR.match(line)][-TAIL_LINES:]
+    return [line for line in lines if line and not _BAR.match(line)][-_TAIL_LINES:]
 
 
-def first_failure(launcher_log: str) -> tuple[int, int] | None:
+def _first_failure(launcher_log: str) -> tuple[int, int] | None:
     """(rank, exit code) of the root cause that torchrun reports, None when it reports none."""
     root = launcher_log.partition("Root Cause")[2]
     rank = re.search(r"rank\s*:\s*(\d+)", root)

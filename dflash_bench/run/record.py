@@ -11,22 +11,20 @@ from pathlib import Path
 from dflash_bench.capture import supervise
 from dflash_bench.capture.check import Circumstances, by_rank, compare_counts, count_ranges, says_incomplete
 from dflash_bench.capture.convert import sqlite_of
-from dflash_bench.capture.failure import LAUNCHER_LOG, failure, is_session_clash
-from dflash_bench.capture.launch import ALL_RANKS, PROGRESS, Launch, Reports, launch_command
-from dflash_bench.capture.ledger import Ledger, read_ledgers
 from dflash_bench.capture.recorder import ORIGIN_VARIABLE, Origin
-from dflash_bench.capture.supervise import Group, Limits, Outcome, Watch
+from dflash_bench.capture.supervise import ChildEnd, Group, Limits, Watch
 from dflash_bench.errors import CaptureError, DataError, ExitCode
 from dflash_bench.model import Finding
+from dflash_bench.run.failure import LAUNCHER_LOG, failure, is_session_clash
+from dflash_bench.run.launch import ALL_RANKS, PROGRESS, Launch, launch_command
+from dflash_bench.run.ledger import Ledger, read_ledgers
 
 log = logging.getLogger(__name__)
 
-SESSION_ATTEMPTS = 3
-STAGGER_S = 0.5
+_SESSION_ATTEMPTS = 3
+_STAGGER_S = 0.5
 """Between the starts of neighbouring ranks' nsys, once they were seen to clash. nsys 2022.4 records `true`, start to
 end, in as long (2 cores, x86)."""
-
-OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +37,31 @@ class RunCapture:
     files: tuple[Path, ...]
     ledgers: tuple[Ledger, ...]
     findings: tuple[Finding, ...]
-    outcome: Outcome
+    end: ChildEnd
 
     @property
     def is_interrupted(self) -> bool:
-        return self.outcome.is_interrupted
+        return self.end.is_interrupted
+
+    @property
+    def steps(self) -> int:
+        """Steps that every rank finished."""
+        return min((ledger.steps for ledger in self.ledgers), default=0)
+
+    @property
+    def num_missing(self) -> int:
+        """Emitted ranges that are not in the files."""
+        return sum(finding.count for finding in self.findings if finding.code == "ranges_missing")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every emitted range is known to be there."""
+        return bool(self.ledgers) and not self.num_missing
+
+    @property
+    def verified_tokens(self) -> int:
+        """Tokens that the loop itself compared with its oracle, over all ranks."""
+        return sum(int(ledger.checks.get("verified_tokens", 0)) for ledger in self.ledgers)
 
 
 class RunInterruptedError(CaptureError):
@@ -56,48 +74,46 @@ class _SessionClashError(CaptureError):
     """nsys could not start on every rank at once."""
 
 
-def record(launch: Launch, on_progress: OnProgress | None = None, limits: Limits | None = None) -> RunCapture:
+def record(
+    launch: Launch, on_progress: Callable[[int], None] | None = None, limits: Limits | None = None
+) -> RunCapture:
     """Run it, wait, and collect what is whole; `on_progress` is called with the number of finished steps.
 
     When the nsys of several ranks, started at one moment, get into each other's way, the run is made again with their
     starts apart, and the log says so. Raises CaptureError when a rank fails, hangs, decodes wrongly, or leaves
     nothing that can be read; RunInterruptedError when a person ended it before there was anything.
     """
-    for attempt in range(1, SESSION_ATTEMPTS + 1):
+    for attempt in range(1, _SESSION_ATTEMPTS + 1):
         try:
             return _recorded(launch, on_progress, limits or Limits())
         except _SessionClashError as error:
-            if attempt == SESSION_ATTEMPTS:
+            if attempt == _SESSION_ATTEMPTS:
                 raise
             log.warning("%s; starting again, one after the other", error.text)
             _empty(launch.folder)
-            launch = replace(launch, stagger_s=STAGGER_S * attempt)
+            launch = replace(launch, stagger_s=_STAGGER_S * attempt)
     raise AssertionError("unreachable")
 
 
-def _recorded(launch: Launch, on_progress: OnProgress | None, limits: Limits) -> RunCapture:
+def _recorded(launch: Launch, on_progress: Callable[[int], None] | None, limits: Limits) -> RunCapture:
     command = launch_command(launch)
     environment = command.full_environment()
     if launch.tool is None:
         environment[ORIGIN_VARIABLE] = str(Origin.now())
-    outcome = _supervised(launch, command.line, environment, on_progress, limits)
-    if not outcome.is_interrupted and launch.tool is not None and is_session_clash(launch.folder, launch.ranks):
+    end = _supervised(launch, command.line, environment, on_progress, limits)
+    if not end.is_interrupted and launch.tool is not None and is_session_clash(launch.folder, launch.ranks):
         raise _SessionClashError(
-            f"arm {launch.arm}: {_clash_text(launch)}",
+            f"arm {launch.arm}: nsys {launch.tool.version_text} could not start on all {launch.ranks} ranks at one"
+            " moment (sem_open)",
             hint="--reports one starts a single nsys for all ranks, --recorder starts none",
         )
-    if outcome.is_silent:
+    if end.is_silent:
         how = f"gave no sign of life for {limits.silence_s:g} s and was ended"
         raise failure(launch.arm, launch.folder, launch.ranks, how)
-    if outcome.code != 0 and not outcome.is_interrupted:
-        how = f"ended with exit code {outcome.code}"
-        raise failure(launch.arm, launch.folder, launch.ranks, how, outcome.code)
-    return _collect(launch, outcome)
-
-
-def _clash_text(launch: Launch) -> str:
-    version = launch.tool.version_text if launch.tool else ""
-    return f"nsys {version} could not start on all {launch.ranks} ranks at one moment (sem_open)"
+    if end.code != 0 and not end.is_interrupted:
+        how = f"ended with exit code {end.code}"
+        raise failure(launch.arm, launch.folder, launch.ranks, how, end.code)
+    return _collect(launch, end)
 
 
 def _empty(folder: Path) -> None:
@@ -112,26 +128,26 @@ def _supervised(
     launch: Launch,
     line: tuple[str, ...],
     environment: dict[str, str],
-    on_progress: OnProgress | None,
+    on_progress: Callable[[int], None] | None,
     limits: Limits,
-) -> Outcome:
+) -> ChildEnd:
     def signs() -> object:
-        done = steps_done(launch.folder)
+        done = _steps_done(launch.folder)
         if on_progress is not None:
             on_progress(done)
-        return done, len(living_ranks(launch.folder)), supervise.bytes_in(launch.folder)
+        return done, len(supervise.living_ranks(launch.folder)), supervise.bytes_in(launch.folder)
 
     with (launch.folder / LAUNCHER_LOG).open("wb") as output, supervise.counted_interrupts() as interrupts:
-        child = Group(supervise.start(line, environment, output), lambda: living_ranks(launch.folder))
-        outcome = Watch(child, limits, signs, interrupts).wait()
+        child = Group(supervise.start(line, environment, output), lambda: supervise.living_ranks(launch.folder))
+        end = Watch(child, limits, signs, interrupts).wait()
     if on_progress is not None:
-        on_progress(steps_done(launch.folder))
+        on_progress(_steps_done(launch.folder))
     for note in (*launch.folder.glob("rank*.pid"), launch.folder / PROGRESS):
         note.unlink(missing_ok=True)
-    return outcome
+    return end
 
 
-def steps_done(folder: Path) -> int:
+def _steps_done(folder: Path) -> int:
     """Finished steps of rank 0: the progress file holds one byte for each."""
     try:
         return (folder / PROGRESS).stat().st_size
@@ -139,16 +155,10 @@ def steps_done(folder: Path) -> int:
         return 0
 
 
-def living_ranks(folder: Path) -> list[int]:
-    """Process ids of the ranks that run now."""
-    noted = (path.read_text(encoding="ascii").strip() for path in sorted(folder.glob("rank*.pid")))
-    return [int(text) for text in noted if text.isdecimal() and supervise.is_alive(int(text))]
-
-
-def _collect(launch: Launch, outcome: Outcome) -> RunCapture:
+def _collect(launch: Launch, end: ChildEnd) -> RunCapture:
     ledgers = read_ledgers(launch.folder)
-    files, findings = ((), ()) if launch.is_unprofiled else _captures(launch, is_lenient=outcome.is_interrupted)
-    if outcome.is_interrupted and not (ledgers if launch.is_unprofiled else files):
+    files, findings = ((), ()) if launch.is_unprofiled else _captures(launch, is_lenient=end.is_interrupted)
+    if end.is_interrupted and not (ledgers if launch.is_unprofiled else files):
         raise RunInterruptedError(
             "the run was interrupted before there was anything whole to keep", hint="run it again"
         )
@@ -157,15 +167,15 @@ def _collect(launch: Launch, outcome: Outcome) -> RunCapture:
     if len(ledgers) < launch.ranks:
         without = sorted(set(range(launch.ranks)) - {ledger.rank for ledger in ledgers})
         text = f"ranks {', '.join(map(str, without))} left no ledger, so their ranges cannot be counted"
-        if not outcome.is_interrupted:
+        if not end.is_interrupted:
             raise CaptureError(text, hint=f"see {launch.folder / LAUNCHER_LOG}")
         findings = (*findings, Finding("ledger_missing", None, len(without), text))
-    return RunCapture(files, ledgers, findings, outcome)
+    return RunCapture(files, ledgers, findings, end)
 
 
 def _captures(launch: Launch, *, is_lenient: bool) -> tuple[tuple[Path, ...], tuple[Finding, ...]]:
     tool = launch.tool
-    stems = [ALL_RANKS] if tool is not None and launch.reports is Reports.ONE else _rank_stems(launch)
+    stems = [ALL_RANKS] if launch.is_one_report else [f"rank{rank}" for rank in range(launch.ranks)]
     files, findings = [], []
     for rank, stem in enumerate(stems):
         try:
@@ -180,10 +190,6 @@ def _captures(launch: Launch, *, is_lenient: bool) -> tuple[tuple[Path, ...], tu
                 raise
             findings.append(Finding("capture_missing", None if stem == ALL_RANKS else rank, 1, error.text))
     return tuple(files), tuple(findings)
-
-
-def _rank_stems(launch: Launch) -> list[str]:
-    return [f"rank{rank}" for rank in range(launch.ranks)]
 
 
 def _check(launch: Launch, files: tuple[Path, ...], ledgers: tuple[Ledger, ...]) -> tuple[Finding, ...]:

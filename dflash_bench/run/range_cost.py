@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from dflash_bench.capture.choice import RecorderChoice
-from dflash_bench.capture.launch import SINK, SINK_VARIABLE, Command
-from dflash_bench.capture.nsys_command import ProfileOptions, Trace, profile_command
+from dflash_bench.capture.nsys_command import ProfileOptions, TraceKind, in_nsys_words, profile_command
 from dflash_bench.capture.recorder import FOLDER_VARIABLE
 from dflash_bench.errors import CaptureError
+from dflash_bench.run.launch import SINK, SINK_VARIABLE, CommandLine
 
-REPEATS = 4000
+_REPEATS = 4000
 """Ranges of each of the five rounds. `python -m dflash_prep.ranges` measures 50 times as many, which nsys then converts
 for a minute."""
-TIMEOUT_S = 120
-_PROGRAM = f"from dflash_prep.ranges import choose_sink, cost_ns; print(cost_ns(choose_sink(0, 1), {REPEATS}))"
+_TIMEOUT_S = 120
+_PROGRAM = f"from dflash_prep.ranges import choose_sink, cost_ns; print(cost_ns(choose_sink(0, 1), {_REPEATS}))"
 
 
 def range_cost_ns(choice: RecorderChoice, folder: Path) -> float:
@@ -25,10 +24,10 @@ def range_cost_ns(choice: RecorderChoice, folder: Path) -> float:
 
     Raises CaptureError when it cannot be measured.
     """
-    command = range_cost_command(choice, folder)
+    command = _range_cost_command(choice, folder)
     try:
         done = subprocess.run(
-            command.line, env=command.full_environment(), capture_output=True, text=True, timeout=TIMEOUT_S
+            command.line, env=command.full_environment(), capture_output=True, text=True, timeout=_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CaptureError(f"the cost of a range could not be measured: {error}") from None
@@ -40,13 +39,12 @@ def range_cost_ns(choice: RecorderChoice, folder: Path) -> float:
     return float(numbers[0])
 
 
-def range_cost_command(choice: RecorderChoice, folder: Path) -> Command:
+def _range_cost_command(choice: RecorderChoice, folder: Path) -> CommandLine:
     """The command that measures it, a pure function."""
     measure = [sys.executable, "-c", _PROGRAM]
     if choice.tool is None:
-        return Command(tuple(measure), {SINK_VARIABLE: SINK, FOLDER_VARIABLE: str(folder)})
-    line = profile_command(choice.tool, str(folder / "range_cost").replace("%", "%%"), measure, _NVTX_ONLY)
-    return Command(tuple(part for part in line if part != "--export=sqlite"), {SINK_VARIABLE: None})
-
-
-_NVTX_ONLY = replace(ProfileOptions(), traces=(Trace.NVTX,))
+        return CommandLine(tuple(measure), {SINK_VARIABLE: SINK, FOLDER_VARIABLE: str(folder)})
+    line = profile_command(
+        choice.tool, in_nsys_words(folder / "range_cost"), measure, ProfileOptions((TraceKind.NVTX,))
+    )
+    return CommandLine(tuple(part for part in line if part != "--export=sqlite"), {SINK_VARIABLE: None})

@@ -15,20 +15,22 @@ from pathlib import Path
 
 import pytest
 
-from dflash_bench.capture import launch, nsys
+from dflash_bench.capture import nsys, nsys_command
 from dflash_bench.capture.check import by_rank, count_ranges
 from dflash_bench.capture.choice import RecorderChoice
-from dflash_bench.capture.failure import first_failure, is_session_clash, said_at_end
-from dflash_bench.capture.launch import Backend, Device, Launch, LoopOptions, Reports, launch_command
-from dflash_bench.capture.ledger import read_ledger
 from dflash_bench.capture.nsys import NsysTool
-from dflash_bench.capture.record import record, steps_done
-from dflash_bench.capture.supervise import Limits, Outcome, Rung
+from dflash_bench.capture.supervise import ChildEnd, Limits, Rung
 from dflash_bench.errors import CaptureError, UsageError
+from dflash_bench.run import plan
+from dflash_bench.run.failure import _first_failure, _said_at_end, is_session_clash
+from dflash_bench.run.launch import Launch, launch_command
+from dflash_bench.run.ledger import _read_ledger
+from dflash_bench.run.record import _steps_done, record
+from dflash_bench.run.request import Backend, LoopDevice, Reports, RunRequest
 
 BUILTIN = RecorderChoice(None, "asked for")
 TOOL = NsysTool(Path("/opt/nsys"), (2025, 3, 1, 0), Path("/opt/QdstrmImporter"))
-INSTALLED = nsys.find()
+INSTALLED = nsys.find_nsys()
 needs_nsys = pytest.mark.skipif(INSTALLED is None or not INSTALLED.can_convert, reason="no nsys here that can convert")
 
 LOOP = """
@@ -87,11 +89,11 @@ def job(tmp_path: Path) -> Launch:
     program.write_text(LOOP)
     folder = tmp_path / "captures"
     folder.mkdir()
-    return Launch("good", "smoke", 2, 20, 0, folder, BUILTIN, program=(sys.executable, str(program)))
+    return Launch(RunRequest((), steps=20), "good", folder, BUILTIN, program=(sys.executable, str(program)))
 
 
 def test_with_the_recorder_torchrun_starts_the_ranks_and_the_sink_is_named() -> None:
-    command = launch_command(Launch("topup", "smoke", 2, 20, 7, Path("/x"), BUILTIN))
+    command = launch_command(replace(each_launch(), choice=BUILTIN))
     line = " ".join(command.line)
     assert f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2 -m" in line
     assert line.endswith(
@@ -103,8 +105,8 @@ def test_with_the_recorder_torchrun_starts_the_ranks_and_the_sink_is_named() -> 
 
 
 def test_one_report_per_rank_puts_nsys_inside_torchrun_and_one_for_all_around_it() -> None:
-    each = launch_command(Launch("topup", "smoke", 2, 20, 7, Path("/x%y"), RecorderChoice(TOOL, "found")))
-    whole = launch_command(replace_reports(each_launch(), Reports.ONE))
+    each = launch_command(replace(each_launch(), folder=Path("/x%y")))
+    whole = launch_command(asked(each_launch(), reports=Reports.ONE))
     assert each.line[:3] == (sys.executable, "-m", "torch.distributed.run")
     assert "--no-python" in each.line
     assert "/x%%y/rank%q{RANK}" in each.line, "nsys would take %y for a pattern"
@@ -114,21 +116,23 @@ def test_one_report_per_rank_puts_nsys_inside_torchrun_and_one_for_all_around_it
 
 
 def each_launch() -> Launch:
-    return Launch("topup", "smoke", 2, 20, 7, Path("/x"), RecorderChoice(TOOL, "found"))
+    request = RunRequest((), steps=20, seed=7)
+    return Launch(request, "topup", Path("/x"), RecorderChoice(TOOL, "found"))
 
 
-def replace_reports(one: Launch, reports: Reports) -> Launch:
-    return replace(one, reports=reports)
+def asked(one: Launch, **options: object) -> Launch:
+    """The same launch, of a request with other options."""
+    return replace(one, request=replace(one.request, **options))
 
 
 def test_a_single_rank_is_started_without_torchrun() -> None:
-    alone = replace(each_launch(), ranks=1, choice=BUILTIN)
+    alone = replace(asked(each_launch(), ranks=1), choice=BUILTIN)
     command = launch_command(alone)
     assert command.line[:3] == (sys.executable, "-m", "dflash_bench.capture.exec_rank")
     assert {command.environment[key] for key in ("RANK", "LOCAL_RANK")} == {"0"}
     assert command.environment["WORLD_SIZE"] == "1"
     for reports, stem in ((Reports.PER_RANK, "rank0"), (Reports.ONE, "all_ranks")):
-        line = launch_command(replace(alone, choice=RecorderChoice(TOOL, "found"), reports=reports)).line
+        line = launch_command(asked(replace(alone, choice=each_launch().choice), reports=reports)).line
         assert line[:2] == ("/opt/nsys", "profile")
         assert line[line.index("-o") + 1 :][:2] == (f"/x/{stem}", sys.executable)
 
@@ -136,22 +140,22 @@ def test_a_single_rank_is_started_without_torchrun() -> None:
 @pytest.mark.parametrize(("arm", "text"), [("wrong", "ran and was wrong: rank 0 left"), ("fail", "rank 0 of 1 ended")])
 def test_a_single_rank_that_fails_is_named_by_its_own_exit_code(job: Launch, arm: str, text: str) -> None:
     with pytest.raises(CaptureError, match=f"arm {arm}:? {text}") as failure:
-        record(replace(job, arm=arm, ranks=1))
+        record(asked(replace(job, arm=arm), ranks=1))
     assert ("exit code 7; it said:" in failure.value.text) == (arm == "fail")
     assert failure.value.hint == f"the whole log is {job.folder / 'rank0.log'}"
 
 
 def test_a_single_recorded_rank_is_whole(job: Launch) -> None:
-    capture = record(replace(job, ranks=1))
+    capture = record(asked(job, ranks=1))
     assert [path.name for path in capture.files] == ["rank0.sqlite"]
     assert capture.findings == ()
 
 
 def test_what_the_loop_is_to_do_otherwise_is_passed_on_and_its_own_choices_are_not_spelled_out() -> None:
-    assert LoopOptions().arguments == ()
-    options = LoopOptions(Device.CUDA, Backend.NCCL, is_verified=True, is_checked=True, delay="2:150")
-    line = launch_command(replace(each_launch(), options=options)).line
-    assert " ".join(line).endswith("--progress /x/progress --device cuda --backend nccl --delay 2:150 --verify --check")
+    assert RunRequest(()).loop_arguments == ("--workload", "smoke", "--steps", "400", "--seed", "0")
+    options = {"device": LoopDevice.CUDA, "backend": Backend.NCCL, "verify": True, "check": True, "delay": "2:150"}
+    line = launch_command(asked(each_launch(), **options)).line
+    assert "--seed 7 --device cuda --backend nccl --delay 2:150 --verify --check --out /x" in " ".join(line)
 
 
 def test_an_unprofiled_run_has_neither_nsys_nor_recorder_nor_ranges() -> None:
@@ -164,15 +168,15 @@ def test_an_unprofiled_run_has_neither_nsys_nor_recorder_nor_ranges() -> None:
 
 def test_the_starts_of_nsys_are_kept_apart_only_when_that_is_asked_for() -> None:
     together, apart = each_launch(), replace(each_launch(), stagger_s=0.5)
-    assert "dflash_bench.capture.exec_later" not in launch_command(together).line
+    assert "--after" not in " ".join(launch_command(together).line)
     line = launch_command(apart).line
-    at = line.index("dflash_bench.capture.exec_later")
-    assert line[at + 1 : at + 4] == ("0.5", "--", "/opt/nsys")
+    at = line.index("--after=0.5")
+    assert line[at - 1 : at + 3] == ("dflash_bench.capture.exec_rank", "--after=0.5", "--", "/opt/nsys")
 
 
 def test_without_a_gpu_only_nvtx_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     for has_gpu, traces in ((False, "nvtx"), (True, "cuda,nvtx")):
-        monkeypatch.setattr(launch, "has_nvidia_gpu", lambda has_gpu=has_gpu: has_gpu)
+        monkeypatch.setattr(nsys_command, "has_nvidia_gpu", lambda has_gpu=has_gpu: has_gpu)
         line = launch_command(each_launch()).line
         assert line[line.index("-t") + 1] == traces
 
@@ -186,9 +190,9 @@ def test_variables_are_added_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_torchs_absence_is_said_with_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(plan.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="needs torch") as refusal:
-        launch.require_torch()
+        plan.plan_runs(RunRequest(("topup",)))
     assert refusal.value.hint == 'pip install "dflash-bench[impl]"'
 
 
@@ -201,15 +205,15 @@ def test_the_rank_that_failed_first_is_read_from_torchruns_report() -> None:
     rank      : 1 (local_rank: 1)
     exitcode  : 7 (pid: 5)
 """
-    assert first_failure(report) == (1, 7)
-    assert first_failure("no report") is None
+    assert _first_failure(report) == (1, 7)
+    assert _first_failure("no report") is None
 
 
 def test_the_end_of_a_log_is_told_without_progress_bars(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("first\n[1/2] [0%   ] r.nsys-rep\r[1/2] [=50% ] r.nsys-rep\r[1/2] [=100%] r.nsys-rep\nlast\n\n")
-    assert said_at_end(log) == ["first", "last"]
-    assert said_at_end(tmp_path / "absent") == []
+    assert _said_at_end(log) == ["first", "last"]
+    assert _said_at_end(tmp_path / "absent") == []
 
 
 def test_a_ledger_of_another_version_or_without_a_key_is_refused(tmp_path: Path) -> None:
@@ -221,7 +225,7 @@ def test_a_ledger_of_another_version_or_without_a_key_is_refused(tmp_path: Path)
     ):
         path.write_text(content)
         with pytest.raises(CaptureError, match=problem):
-            read_ledger(path)
+            _read_ledger(path)
 
 
 def test_two_recorded_ranks_are_whole_on_one_time_axis_and_progress_is_told(job: Launch) -> None:
@@ -254,7 +258,7 @@ def test_a_rank_that_decodes_wrongly_is_one_sentence_with_the_place(job: Launch)
 
 
 def test_an_unprofiled_run_leaves_ledgers_and_no_capture(job: Launch) -> None:
-    capture = record(replace(job, is_unprofiled=True, options=LoopOptions(is_verified=True)))
+    capture = record(asked(replace(job, is_unprofiled=True), verify=True))
     assert (capture.files, capture.findings) == ((), ())
     assert [(ledger.rank, ledger.checks["verified_tokens"]) for ledger in capture.ledgers] == [(0, 20), (1, 20)]
     assert not list(job.folder.glob("*.sqlite"))
@@ -290,7 +294,7 @@ def clashing(folder: Path, failures: int) -> NsysTool:
 def test_nsys_that_clash_at_the_start_are_started_again_apart_and_that_is_said(
     job: Launch, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dflash_bench.capture.record.STAGGER_S", 0.05)
+    monkeypatch.setattr("dflash_bench.run.record._STAGGER_S", 0.05)
     capture = record(replace(job, choice=RecorderChoice(clashing(tmp_path, 1), "found")))
     assert [ledger.rank for ledger in capture.ledgers] == [0, 1]
     assert capture.findings == (), "every range is there"
@@ -304,13 +308,13 @@ def test_nsys_that_clash_every_time_are_an_error_that_names_two_ways_out(
 ) -> None:
     staggered: list[float] = []
 
-    def clash(launch: Launch, *_: object) -> Outcome:
+    def clash(launch: Launch, *_: object) -> ChildEnd:
         staggered.append(launch.stagger_s)
         (launch.folder / "rank0.log").touch()
         (launch.folder / "launcher.log").write_text(f"{CLASH}\n")
-        return Outcome(1)
+        return ChildEnd(1)
 
-    monkeypatch.setattr("dflash_bench.capture.record._supervised", clash)
+    monkeypatch.setattr("dflash_bench.run.record._supervised", clash)
     with pytest.raises(CaptureError, match="could not start on all 2 ranks") as failure:
         record(replace(each_launch(), folder=job.folder))
     assert failure.value.hint is not None
@@ -330,12 +334,12 @@ def test_the_same_words_from_a_rank_that_did_start_are_not_taken_for_a_clash(tmp
 
 def test_a_start_put_off_by_the_rank_becomes_the_command_itself(tmp_path: Path) -> None:
     told = [sys.executable, "-c", "import os; print(os.getppid())"]
-    line = [sys.executable, "-m", "dflash_bench.capture.exec_later"]
-    done = subprocess.run([*line, "0.01", "--", *told], capture_output=True, text=True, check=True)
+    line = [sys.executable, "-m", "dflash_bench.capture.exec_rank"]
+    done = subprocess.run([*line, "--after=0.01", "--", *told], capture_output=True, text=True, check=True)
     assert int(done.stdout) == os.getpid(), "no process stands between"
-    for wrong in (["x", "--", "true"], ["0.1", "true"], []):
+    for wrong in (["--after=x", "--", "true"], ["--after=0.1", "true"], []):
         assert subprocess.run([*line, *wrong], capture_output=True, check=False).returncode == 2
-    assert subprocess.run([*line, "0", "--", "/no/such"], capture_output=True, check=False).returncode == 127
+    assert subprocess.run([*line, "--after=0", "--", "/no/such"], capture_output=True, check=False).returncode == 127
 
 
 def test_ranges_that_the_ledger_counts_and_the_file_lacks_are_found(job: Launch) -> None:
@@ -352,7 +356,7 @@ class LimitsOnceHanging(Limits):
 
     def of(self, rung: Rung) -> float | None:
         if rung is Rung.RUNNING:
-            return self.silence_s if steps_done(self.folder) == 3 else None
+            return self.silence_s if _steps_done(self.folder) == 3 else None
         return super().of(rung)
 
 
@@ -368,7 +372,7 @@ def test_a_rank_that_hangs_is_ended_and_called_silent(job: Launch) -> None:
 @needs_nsys
 @pytest.mark.parametrize("reports", list(Reports))
 def test_the_installed_nsys_records_every_range_of_both_ranks(job: Launch, reports: Reports) -> None:
-    capture = record(replace(job, choice=RecorderChoice(INSTALLED, "found"), reports=reports))
+    capture = record(asked(replace(job, choice=RecorderChoice(INSTALLED, "found")), reports=reports))
     assert len(capture.files) == (2 if reports is Reports.PER_RANK else 1)
     assert capture.findings == ()
     counts = by_rank(count for path in capture.files for count in count_ranges(path))
