@@ -300,11 +300,11 @@ def run_many(
 
 
 def test_mutated_exports_give_figures_or_one_sentence(bases: list[Base], tmp_path: Path) -> None:
-    run_many(range(200), bases, tmp_path)
+    run_many(range(70), bases, tmp_path)
 
 
 def test_mutated_folders_of_tables_give_figures_or_one_sentence(bases: list[Base], tmp_path: Path) -> None:
-    run_many(range(50), bases, tmp_path, mutated_folder)
+    run_many(range(25), bases, tmp_path, mutated_folder)
 
 
 def test_mutated_traces_give_figures_or_one_sentence(traces: list[Base], tmp_path: Path) -> None:

@@ -339,18 +339,19 @@ LONG_WALKS = {
 """Steps, shape, and what each is there to meet often; the dear ones (an allocation in nearly every step) are short."""
 
 
+@pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.soak)], ids=["a tenth", "whole"])
 @pytest.mark.parametrize("name", LONG_WALKS)
-def test_over_100000_steps_in_all_no_page_is_leaked_shared_or_lost(name):
+def test_over_100000_steps_in_all_no_page_is_leaked_shared_or_lost(name, share):
     num_steps, shape, met = LONG_WALKS[name]
     walk = Walk(shape, seed=20)
-    for step in range(num_steps):
+    for step in range(num_steps // share):
         walk.step()
         walk.check_counts()
         walk.run_and_process()
         if step % 199 == 0:
             walk.check_pages()
-    assert walk.finished > 500
-    assert getattr(walk, met) > 30
+    assert walk.finished > 500 // share
+    assert getattr(walk, met) > 30 // share
     walk.close()
 
 
