@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dflash_prep.agreement import Agreement, AgreementGroup, ForwardMode, Proposal, reduce
 from dflash_prep.arms import parse_arm
-from dflash_prep.assembly import RunSpec, build
-from dflash_prep.engine import Engine
-from dflash_prep.faults import Delay, Fault
-from dflash_prep.simulated_device import SimulatedClock, SimulatedDevice
+from dflash_prep.loop.agreement import Agreement, AgreementGroup, ForwardMode, Proposal, reduce
+from dflash_prep.loop.assembly import RunSpec, build
+from dflash_prep.loop.engine import Engine
+from dflash_prep.loop.faults import Delay, Fault
+from dflash_prep.loop.simulated_device import SimulatedClock, SimulatedDevice
 from dflash_prep.workload import Workload
 
 

@@ -6,7 +6,9 @@ Every operation of this package that has a Triton kernel has its torch oracle be
 
 import importlib.util
 import os
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -27,3 +29,11 @@ def use_triton(tensor: torch.Tensor) -> bool:
     if tensor.is_cuda:
         return True
     return os.environ.get("TRITON_INTERPRET") == "1" and os.environ.get("DFLASH_PREP_FORCE_TRITON") == "1"
+
+
+def to_device(
+    values: Sequence[int] | np.ndarray, device: torch.device, dtype: torch.dtype = torch.int64
+) -> torch.Tensor:
+    """A host list or array as a device tensor; on CUDA through pinned memory, so the host does not wait."""
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

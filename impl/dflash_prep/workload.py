@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dflash_prep.checksum import CONTEXT, VOCAB
+from dflash_prep.loop.checksum import CONTEXT, VOCAB
 
 FOLDER = Path(__file__).parent / "workloads"
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_prep.accept import AcceptBuffers, Accepted, greedy_accept, greedy_accept_torch, greedy_accept_triton
+from dflash_prep.kernels.accept import AcceptBuffers, Accepted, greedy_accept, greedy_accept_torch, greedy_accept_triton
 
 POISON = -77
 FIELDS = ("accept_lens", "commit_lens", "bonus_tokens", "out_tokens", "new_seq_lens")

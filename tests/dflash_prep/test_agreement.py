@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_prep.agreement import FIELDS, AgreementGroup, ForwardMode, Proposal, reduce
+from dflash_prep.loop.agreement import FIELDS, AgreementGroup, ForwardMode, Proposal, reduce
 
 
 def _row(proposal: Proposal) -> list[int]:

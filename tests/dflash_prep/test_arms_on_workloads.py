@@ -9,7 +9,7 @@ from decoding import assert_right, decode, given
 
 from dflash_prep import workload as workloads
 from dflash_prep.arms import ARMS
-from dflash_prep.engine import Engine
+from dflash_prep.loop.engine import Engine
 
 LADDER = [name for name in ARMS if name != "counts"]  # counts is control under another name
 WORLD = 4

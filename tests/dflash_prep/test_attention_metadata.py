@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_prep.attention_metadata import (
+from dflash_prep.kernels.attention_metadata import (
     MetadataInputs,
     VerifyMetadata,
     advance_seq_lens,

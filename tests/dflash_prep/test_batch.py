@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from dflash_prep.batch import DecodeBatch
-from dflash_prep.lifetime import alloc_for_extend
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import Request
+from dflash_prep.state.batch import DecodeBatch
+from dflash_prep.state.lifetime import alloc_for_extend
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import Request
 
 CPU = torch.device("cpu")
 

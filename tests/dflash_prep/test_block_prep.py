@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dflash_prep.block_prep import (
+from dflash_prep.kernels.block_prep import (
     BlockBuffers,
     BlockInputs,
     assemble_draft_tokens,

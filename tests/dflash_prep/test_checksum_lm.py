@@ -7,12 +7,12 @@ from random import Random
 import pytest
 import torch
 
-from dflash_prep.accept import AcceptBuffers, greedy_accept
-from dflash_prep.block_prep import BlockBuffers, BlockInputs, assemble_draft_tokens, prepare_block
-from dflash_prep.checksum import VOCAB, mix_of, prompt_key, prompt_token_of, token_of
-from dflash_prep.checksum_lm import MASK_ID, ChecksumHead, ChecksumModel, TableView
-from dflash_prep.checksum_triton import TritonChecksumModel
-from dflash_prep.oracle import Mismatch, SequenceOracle, StepResult, first_mismatch
+from dflash_prep.kernels.accept import AcceptBuffers, greedy_accept
+from dflash_prep.kernels.block_prep import BlockBuffers, BlockInputs, assemble_draft_tokens, prepare_block
+from dflash_prep.loop.checksum import VOCAB, mix_of, prompt_key, prompt_token_of, token_of
+from dflash_prep.loop.checksum_lm import MASK_ID, ChecksumHead, ChecksumModel, TableView
+from dflash_prep.loop.checksum_triton import TritonChecksumModel
+from dflash_prep.loop.oracle import Mismatch, SequenceOracle, StepResult, first_mismatch
 
 B = 8
 HIT_RATE = 0.74

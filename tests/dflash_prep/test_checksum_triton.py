@@ -11,10 +11,10 @@ import sys
 import pytest
 import torch
 
-from dflash_prep.checksum import VOCAB, ModelKind
-from dflash_prep.checksum_lm import ChecksumModel, PageTableView, TableView
-from dflash_prep.checksum_triton import TritonChecksumModel, checksum_model
 from dflash_prep.errors import SettingError
+from dflash_prep.loop.checksum import VOCAB, ModelKind
+from dflash_prep.loop.checksum_lm import ChecksumModel, PageTableView, TableView
+from dflash_prep.loop.checksum_triton import TritonChecksumModel, checksum_model
 
 HIT_RATE = 0.74
 PAGE = 16
@@ -141,7 +141,7 @@ COMPILE = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from dflash_prep import checksum_triton as kernels
+from dflash_prep.loop import checksum_triton as kernels
 
 FIXED = {"B": 4, "N": 4, "BLOCK": 4, "PAGE_SIZE": 256}
 HALF = ("table_ptr", "kv_ptr", "commit_lens_ptr", "lens_ptr")

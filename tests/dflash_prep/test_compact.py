@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_prep import ranges
-from dflash_prep.attention_metadata import MetadataInputs, VerifyMetadata, max_seq_len, prepare_verify_metadata
-from dflash_prep.compact import (
+from dflash_prep.kernels.attention_metadata import MetadataInputs, VerifyMetadata, max_seq_len, prepare_verify_metadata
+from dflash_prep.kernels.compact import (
     CompactLens,
     CompactWindow,
     RebuildInputs,
@@ -19,7 +19,7 @@ from dflash_prep.compact import (
     rebuild_rows_torch,
     rebuild_rows_triton,
 )
-from dflash_prep.host_lens import HostLens, HostLensSource, committed_host_lens
+from dflash_prep.kernels.host_lens import HostLens, HostLensSource, committed_host_lens
 
 POISON = -1
 

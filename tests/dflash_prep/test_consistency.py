@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_prep.consistency import ConsistencyCheck, audit_pages
 from dflash_prep.errors import PageAccountingError
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import KVState, Request
-from dflash_prep.reservation import Watermark
+from dflash_prep.state.consistency import ConsistencyCheck, audit_pages
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import KVState, Request
+from dflash_prep.state.reservation import Watermark
 
 
 def one_step() -> tuple[KVPools, list[Request], Watermark]:

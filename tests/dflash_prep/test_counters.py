@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from dflash_prep.counters import PoolTokens, StepRow, summarise, write_steps
+from dflash_prep.loop.counters import PoolTokens, StepRow, summarise, write_steps
 
 ROWS = [
     StepRow(0, 0, 500_000_000, 2, 0, 0, 512, 600, 80, 4, 3.0, 0),

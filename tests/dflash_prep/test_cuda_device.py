@@ -10,13 +10,13 @@ from decoding import decode as decode_simulated
 from decoding import given
 
 from dflash_prep import workload as workloads
-from dflash_prep.agreement import AgreementGroup
 from dflash_prep.arms import ARMS, parse_arm
-from dflash_prep.assembly import RunSpec, build
-from dflash_prep.checksum import ModelKind
-from dflash_prep.engine import Engine
-from dflash_prep.faults import Fault, FaultKind
-from dflash_prep.launch import warm_up
+from dflash_prep.loop.agreement import AgreementGroup
+from dflash_prep.loop.assembly import RunSpec, build
+from dflash_prep.loop.checksum import ModelKind
+from dflash_prep.loop.engine import Engine
+from dflash_prep.loop.faults import Fault, FaultKind
+from dflash_prep.loop.launch import warm_up
 
 pytestmark = pytest.mark.gpu
 
@@ -50,7 +50,7 @@ def shape(tmp_path) -> workloads.Workload:
 @pytest.fixture
 def make():
     """Engines on the GPU; afterwards the thread's current stream is what it was."""
-    from dflash_prep.cuda_device import CudaDevice
+    from dflash_prep.loop.cuda_device import CudaDevice
 
     before = torch.cuda.current_stream()
 
@@ -176,7 +176,7 @@ def test_the_models_kernels_are_all_compiled_when_the_warm_up_is_over(make, tmp_
     first = make(own, arm)
     spec = RunSpec(parse_arm(arm), own, seed=0, rank=0, world=1, check=False, verify=True)
     warm_up(spec, first.parts.device)
-    ours = "dflash_prep.checksum_triton"
+    ours = "dflash_prep.loop.checksum_triton"
     assert {name for module, name in compiled if module == ours} == {
         "_write_target_kernel",
         "_target_kernel",

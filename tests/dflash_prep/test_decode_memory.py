@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_prep.decode_memory import decode_demand, fits, retract_until_it_fits
 from dflash_prep.errors import OutOfPagesError
-from dflash_prep.lifetime import alloc_for_extend, release
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import PrefixCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import KVState, Request, ceil_to
-from dflash_prep.reservation import page_aligned_decode_alloc_lens
+from dflash_prep.state.decode_memory import decode_demand, fits, retract_until_it_fits
+from dflash_prep.state.lifetime import alloc_for_extend, release
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import PrefixCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import KVState, Request, ceil_to
+from dflash_prep.state.reservation import page_aligned_decode_alloc_lens
 
 
 def pools_of(num_pages: int) -> KVPools:

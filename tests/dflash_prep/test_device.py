@@ -29,7 +29,8 @@ WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = None  # what an import of a missing module amounts to
 import torch
-from dflash_prep import accept, attention_metadata, block_prep, compact, device
+from dflash_prep.kernels import accept, attention_metadata, block_prep, compact
+from dflash_prep import device
 assert not device.HAS_TRITON
 window = compact.CompactWindow(4, 2)
 target = torch.arange(18, dtype=torch.int32).view(2, 9)
@@ -47,7 +48,7 @@ def test_without_triton_every_module_imports_and_runs_its_oracle() -> None:
 
 def test_the_forced_interpreter_runs_whole_operations_by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """The public functions, not the launchers: what a CPU loop does when it is told to go through the kernels."""
-    from dflash_prep import accept
+    from dflash_prep.kernels import accept
 
     if torch.cuda.is_available():
         pytest.skip("kernels run natively here, the interpreter is off")

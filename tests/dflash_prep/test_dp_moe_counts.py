@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_prep.dp_moe_counts import DpMoeCountBuffers, DpMoeCounts, RankCounts, build_counts_legacy
+from dflash_prep.kernels.dp_moe_counts import DpMoeCountBuffers, DpMoeCounts, RankCounts, build_counts_legacy
 
 COUNTS = RankCounts((3, 0, 7, 1), (3, 0, 2, 1))
 

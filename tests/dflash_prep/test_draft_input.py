@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_prep import ranges
-from dflash_prep.batch import DecodeBatch
-from dflash_prep.decode_prep import DecodePrep, PrepOptions
-from dflash_prep.draft_input import DraftInput
 from dflash_prep.errors import OutOfPagesError, RowOverflowError
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import KVState, Request, SamplingParams
-from dflash_prep.staging import Fill
-from dflash_prep.topup import TopUpDecision
+from dflash_prep.state.batch import DecodeBatch
+from dflash_prep.state.decode_prep import DecodePrep, PrepOptions
+from dflash_prep.state.draft_input import DraftInput
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import KVState, Request, SamplingParams
+from dflash_prep.state.staging import Fill
+from dflash_prep.state.topup import TopUpDecision
 
 CPU = torch.device("cpu")
 

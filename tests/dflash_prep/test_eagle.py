@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_prep.eagle import EagleShape, prepare_for_decode_eagle
 from dflash_prep.errors import RowOverflowError
-from dflash_prep.lifetime import alloc_for_extend, row_slots
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import Request
+from dflash_prep.state.lifetime import alloc_for_extend, row_slots
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import Request
+from dflash_prep.variants.eagle import EagleShape, prepare_for_decode_eagle
 
 
 def prefilled(page_size: int, width: int, *lens: int) -> tuple[KVPools, list[Request], torch.Tensor]:

@@ -6,11 +6,11 @@ import pytest
 from decoding import assert_right, decode, given, simulated_device
 
 from dflash_prep import workload as workloads
-from dflash_prep.agreement import AgreementGroup
 from dflash_prep.arms import ARMS, parse_arm
-from dflash_prep.assembly import RunSpec, build, padded_sizes
-from dflash_prep.engine import Engine
-from dflash_prep.faults import Fault, FaultError, FaultKind
+from dflash_prep.loop.agreement import AgreementGroup
+from dflash_prep.loop.assembly import RunSpec, build, padded_sizes
+from dflash_prep.loop.engine import Engine
+from dflash_prep.loop.faults import Fault, FaultError, FaultKind
 
 TINY = """
 description = "a few short requests"

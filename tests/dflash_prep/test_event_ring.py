@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dflash_prep
-from dflash_prep.event_ring import (
+from dflash_prep.kernels.event_ring import (
     COPY_DONE_DEPTH,
     READ_DONE_DEPTH,
     EventRing,

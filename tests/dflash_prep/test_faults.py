@@ -8,8 +8,10 @@ from __future__ import annotations
 import pytest
 from decoding import decode, given
 
-from dflash_prep import draft_input, ranges
-from dflash_prep.faults import Delay, FaultError, busy_wait
+from dflash_prep import ranges
+from dflash_prep.loop.faults import Delay, FaultError
+from dflash_prep.state import draft_input
+from dflash_prep.state.decode_prep import busy_wait
 from dflash_prep.workload import load
 
 

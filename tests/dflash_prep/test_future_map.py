@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_prep import ranges
-from dflash_prep.future_map import FutureMap, StaleFutureError
+from dflash_prep.kernels.future_map import FutureMap, StaleFutureError
 
 ROWS = 9
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from dflash_prep.attention_metadata import MetadataInputs, VerifyMetadata, prepare_verify_metadata
-from dflash_prep.glue_graph import (
+from dflash_prep.kernels.attention_metadata import MetadataInputs, VerifyMetadata, prepare_verify_metadata
+from dflash_prep.kernels.glue_graph import (
     Captured,
     FrozenHostValueError,
     GlueBatch,

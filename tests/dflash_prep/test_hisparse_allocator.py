@@ -7,17 +7,17 @@ import logging
 import pytest
 import torch
 
-from dflash_prep.batch import DecodeBatch
-from dflash_prep.decode_prep import DecodePrep, PrepOptions
-from dflash_prep.draft_input import DraftInput
 from dflash_prep.errors import OutOfPagesError, SettingError
-from dflash_prep.hisparse_allocator import HiSparseAllocator, host_pool_tokens
-from dflash_prep.lifetime import alloc_for_extend, begin_decode, release
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache, PrefixCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import Request
-from dflash_prep.topup import TOPUP_VARIABLE, TopUpDecision
+from dflash_prep.state.batch import DecodeBatch
+from dflash_prep.state.decode_prep import DecodePrep, PrepOptions
+from dflash_prep.state.draft_input import DraftInput
+from dflash_prep.state.hisparse_allocator import HiSparseAllocator, host_pool_tokens
+from dflash_prep.state.lifetime import alloc_for_extend, begin_decode, release
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache, PrefixCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import Request
+from dflash_prep.state.topup import TOPUP_VARIABLE, TopUpDecision
 
 
 def pools_of(size: int = 64, ratio: int = 4, page_size: int = 4) -> KVPools:

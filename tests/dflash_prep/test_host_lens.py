@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dflash_prep.host_lens import (
+from dflash_prep.kernels.host_lens import (
     HostLensSource,
     HybridBackend,
     HybridDelegation,

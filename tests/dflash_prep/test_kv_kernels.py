@@ -8,14 +8,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_prep.alloc_extend import RowSpans, count_new_pages, count_tokens, extend_slots_torch
-from dflash_prep.kv_kernels import (
+from dflash_prep.kernels.alloc_extend import RowSpans, count_new_pages, count_tokens, extend_slots_torch
+from dflash_prep.kernels.kv_kernels import (
     launch_alloc_extend,
     launch_alloc_extend_into,
     launch_assign_req_to_token,
     launch_get_last_loc,
 )
-from dflash_prep.spec_alloc import assign_req_to_token_torch, get_last_loc_torch
+from dflash_prep.state.spec_alloc import assign_req_to_token_torch, get_last_loc_torch
 
 POISON = -777
 BATCH_SIZES = [0, 1, 7, 192, 300]

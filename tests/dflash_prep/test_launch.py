@@ -13,15 +13,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dflash_prep import cuda_device
-from dflash_prep.agreement import Proposal
 from dflash_prep.arms import ARMS, parse_arm
-from dflash_prep.assembly import RunSpec
-from dflash_prep.cuda_device import CudaDevice
-from dflash_prep.decode_device import DecodeDevice
 from dflash_prep.errors import SettingError
-from dflash_prep.launch import check_one_rank_per_gpu, join_ranks, leave_ranks, open_device, warm_up
-from dflash_prep.simulated_device import SimulatedDevice
+from dflash_prep.loop import cuda_device
+from dflash_prep.loop.agreement import Proposal
+from dflash_prep.loop.assembly import RunSpec
+from dflash_prep.loop.cuda_device import CudaDevice
+from dflash_prep.loop.decode_device import DecodeDevice
+from dflash_prep.loop.launch import check_one_rank_per_gpu, join_ranks, leave_ranks, open_device, warm_up
+from dflash_prep.loop.simulated_device import SimulatedDevice
 from dflash_prep.workload import FOLDER, load
 
 

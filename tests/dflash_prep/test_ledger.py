@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dflash_prep import ranges
-from dflash_prep.ledger import Ledger
+from dflash_prep.loop.ledger import Ledger
 from dflash_prep.ranges import NullSink, Range, mark, span
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from dflash_prep.batch import DecodeBatch
-from dflash_prep.decode_prep import DecodePrep, PrepOptions
-from dflash_prep.draft_input import DraftInput
 from dflash_prep.errors import OutOfPagesError, OutOfRowsError, PageAccountingError, RowOverflowError
-from dflash_prep.lifetime import alloc_for_extend, commit_accepted, release, row_slots
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache, PrefixCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import Request
+from dflash_prep.state.batch import DecodeBatch
+from dflash_prep.state.decode_prep import DecodePrep, PrepOptions
+from dflash_prep.state.draft_input import DraftInput
+from dflash_prep.state.lifetime import alloc_for_extend, commit_accepted, release, row_slots
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache, PrefixCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import Request
 
 
 def pools_of(num_pages: int, page_size: int, rows: int = 4, width: int = 2000, tree: type = ChunkCache) -> KVPools:

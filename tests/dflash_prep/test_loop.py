@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_prep.loop import Place, Progress
+from dflash_prep.loop.__main__ import Place, Progress
 
 
 def test_progress_is_written_in_batches_and_completed_at_the_end(tmp_path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_prep.other_drafts import EagleDraftInput, NgramDraftInput
+from dflash_prep.variants.other_drafts import EagleDraftInput, NgramDraftInput
 
 KEEP = [0, 2, 3]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_prep.alloc_extend import RowSpans
 from dflash_prep.errors import MisalignedSegmentError, PageAccountingError
-from dflash_prep.paged_allocator import PagedAllocator
+from dflash_prep.kernels.alloc_extend import RowSpans
+from dflash_prep.state.paged_allocator import PagedAllocator
 
 
 def spans_of(starts: list[int], ends: list[int]) -> RowSpans:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from dflash_prep.errors import MisalignedSegmentError, OutOfPagesError
-from dflash_prep.lifetime import release, row_slots
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pd_admission import admissible_tokens, preallocate
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import Request
-from dflash_prep.reservation import page_aligned_decode_alloc_lens
-from dflash_prep.swa_allocator import SWAAllocator
+from dflash_prep.state.lifetime import release, row_slots
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import Request
+from dflash_prep.state.reservation import page_aligned_decode_alloc_lens
+from dflash_prep.state.swa_allocator import SWAAllocator
+from dflash_prep.variants.pd_admission import admissible_tokens, preallocate
 
 
 def pools_of(num_pages: int, page_size: int = 256) -> KVPools:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_prep.consistency import audit_pages
-from dflash_prep.lifetime import alloc_for_extend, commit_accepted, release, row_slots
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache, PrefixCache, evict_for
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import Request
-from dflash_prep.swa_allocator import SWAAllocator
+from dflash_prep.state.consistency import audit_pages
+from dflash_prep.state.lifetime import alloc_for_extend, commit_accepted, release, row_slots
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache, PrefixCache, evict_for
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import Request
+from dflash_prep.state.swa_allocator import SWAAllocator
 
 
 def pools_of(num_pages: int = 20, page_size: int = 4) -> KVPools:

@@ -15,21 +15,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_prep.batch import DecodeBatch
-from dflash_prep.consistency import audit_pages
-from dflash_prep.decode_memory import retract_until_it_fits
-from dflash_prep.decode_prep import DecodePrep, PrepOptions, Reservation
-from dflash_prep.draft_input import DraftInput
-from dflash_prep.lifetime import alloc_for_extend, commit_accepted, release, row_slots
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache, PrefixCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import Request, SamplingParams, ceil_to
-from dflash_prep.staging import Fill
-from dflash_prep.swa_allocator import SWAAllocator
-from dflash_prep.swa_eviction import SWAEviction
-from dflash_prep.topup import TopUpDecision
+from dflash_prep.state.batch import DecodeBatch
+from dflash_prep.state.consistency import audit_pages
+from dflash_prep.state.decode_memory import retract_until_it_fits
+from dflash_prep.state.decode_prep import DecodePrep, PrepOptions, Reservation
+from dflash_prep.state.draft_input import DraftInput
+from dflash_prep.state.lifetime import alloc_for_extend, commit_accepted, release, row_slots
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache, PrefixCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import Request, SamplingParams, ceil_to
+from dflash_prep.state.staging import Fill
+from dflash_prep.state.swa_allocator import SWAAllocator
+from dflash_prep.state.swa_eviction import SWAEviction
+from dflash_prep.state.topup import TopUpDecision
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dflash_prep.errors import OutOfRowsError, RowOverflowError
-from dflash_prep.req_to_token import ReqToTokenPool, alloc_len_per_decode, extra_row_width
-from dflash_prep.reservation import check_row_width
+from dflash_prep.state.req_to_token import ReqToTokenPool, alloc_len_per_decode, extra_row_width
+from dflash_prep.state.reservation import check_row_width
 
 
 def test_dflash_writes_one_block_per_step_on_any_page_size():

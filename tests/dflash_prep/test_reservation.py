@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_prep.request import KVState, Request
-from dflash_prep.reservation import exact_decode_alloc_lens, page_aligned_decode_alloc_lens
+from dflash_prep.state.request import KVState, Request
+from dflash_prep.state.reservation import exact_decode_alloc_lens, page_aligned_decode_alloc_lens
 
 
 def requests(*pairs: tuple[int, int]) -> list[Request]:

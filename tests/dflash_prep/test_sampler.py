@@ -15,8 +15,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_prep import sampler
-from dflash_prep.sampler import (
+from dflash_prep.kernels import sampler
+from dflash_prep.kernels.sampler import (
     DistributedGroup,
     DraftHead,
     EagerReason,

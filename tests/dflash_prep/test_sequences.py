@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dflash_prep import workload
-from dflash_prep.sequences import Arrivals
+from dflash_prep.loop.sequences import Arrivals
 
 
 def test_closed_arrivals_always_have_as_many_due_as_there_is_room() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dflash_prep import ranges
+from dflash_prep.loop.simulated_device import COPY_NS, SimulatedClock, SimulatedDevice
 from dflash_prep.ranges import NullSink
-from dflash_prep.simulated_device import COPY_NS, SimulatedClock, SimulatedDevice
 
 
 class Now:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_prep.alloc_extend import RowSpans
 from dflash_prep.errors import OutOfPagesError, PageAccountingError, RowOverflowError
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import KVState, Request
-from dflash_prep.spec_alloc import alloc_for_spec_decode, extend_demand, get_last_loc
+from dflash_prep.kernels.alloc_extend import RowSpans
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import KVState, Request
+from dflash_prep.state.spec_alloc import alloc_for_spec_decode, extend_demand, get_last_loc
 
 
 def pools_of(num_pages: int, page_size: int, width: int = 64, rows: int = 8) -> KVPools:
@@ -117,7 +117,7 @@ def test_the_eviction_demand_counts_one_page_for_every_row_also_for_those_that_d
 
 
 def test_a_short_free_list_is_found_before_the_kernel_would_read_past_its_end(monkeypatch):
-    import dflash_prep.paged_allocator as module
+    import dflash_prep.state.paged_allocator as module
 
     monkeypatch.setattr(module, "extend_slots", lambda *_: pytest.fail("the kernel ran"))
     pools = pools_of(1, 4)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_prep.errors import StagingOverwriteError
-from dflash_prep.request import UNLIMITED_TOP_K, KVState, Request, SamplingParams
-from dflash_prep.reservation import Watermark
-from dflash_prep.staging import LengthBuffers, StagedLens, StagingRing, fill_bulk, fill_loop
+from dflash_prep.state.request import UNLIMITED_TOP_K, KVState, Request, SamplingParams
+from dflash_prep.state.reservation import Watermark
+from dflash_prep.state.staging import LengthBuffers, StagedLens, StagingRing, fill_bulk, fill_loop
 
 POISON = -9
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_prep.alloc_extend import RowSpans
 from dflash_prep.errors import MisalignedSegmentError
-from dflash_prep.swa_allocator import SWAAllocator
+from dflash_prep.kernels.alloc_extend import RowSpans
+from dflash_prep.state.swa_allocator import SWAAllocator
 
 
 def spans_of(starts: list[int], ends: list[int]) -> RowSpans:

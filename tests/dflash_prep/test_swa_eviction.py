@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_prep.errors import MisalignedSegmentError
-from dflash_prep.lifetime import alloc_for_extend, release
-from dflash_prep.paged_allocator import PagedAllocator
-from dflash_prep.pools import KVPools
-from dflash_prep.prefix_cache import ChunkCache
-from dflash_prep.req_to_token import ReqToTokenPool
-from dflash_prep.request import KVState, Request
-from dflash_prep.swa_allocator import SWAAllocator
-from dflash_prep.swa_eviction import SWAEviction, check_evict_floor, maybe_evict_swa
+from dflash_prep.state.lifetime import alloc_for_extend, release
+from dflash_prep.state.paged_allocator import PagedAllocator
+from dflash_prep.state.pools import KVPools
+from dflash_prep.state.prefix_cache import ChunkCache
+from dflash_prep.state.req_to_token import ReqToTokenPool
+from dflash_prep.state.request import KVState, Request
+from dflash_prep.state.swa_allocator import SWAAllocator
+from dflash_prep.state.swa_eviction import SWAEviction, check_evict_floor, maybe_evict_swa
 
 
 def request(committed: int, **kv: int) -> Request:

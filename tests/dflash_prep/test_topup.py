@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_prep.errors import SettingError
-from dflash_prep.request import KVState, Request, ceil_to, floor_to
-from dflash_prep.reservation import page_aligned_decode_alloc_lens
-from dflash_prep.topup import TOPUP_VARIABLE, TopUp, TopUpDecision, TopUpSetting, topup_from_environment
+from dflash_prep.state.request import KVState, Request, ceil_to, floor_to
+from dflash_prep.state.reservation import page_aligned_decode_alloc_lens
+from dflash_prep.state.topup import TOPUP_VARIABLE, TopUp, TopUpDecision, TopUpSetting, topup_from_environment
 
 
 def requests(*pairs: tuple[int, int]) -> list[Request]:

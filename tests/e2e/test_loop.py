@@ -82,7 +82,7 @@ def finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
 
 
 def test_the_list_of_arms_and_workloads_comes_without_torch() -> None:
-    code = "import sys; from dflash_prep.loop import main; main(['--list']); sys.exit('torch' in sys.modules)"
+    code = "import sys; from dflash_prep.loop.__main__ import main; main(['--list']); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     listing = json.loads(done.stdout)

@@ -17,9 +17,9 @@ from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import RunMetrics
 from dflash_prep import ranges
-from dflash_prep.agreement import AgreementGroup
 from dflash_prep.arms import ARMS, parse_arm
-from dflash_prep.assembly import RunSpec, build
+from dflash_prep.loop.agreement import AgreementGroup
+from dflash_prep.loop.assembly import RunSpec, build
 from dflash_prep.workload import load
 
 STEPS = 12

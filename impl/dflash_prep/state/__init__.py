@@ -1,0 +1,1 @@
+"""Who holds which KV memory, and what one decode step reserves."""

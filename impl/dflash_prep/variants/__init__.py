@@ -1,0 +1,1 @@
+"""Other callers of the same state: EAGLE, disaggregated prefill, other drafts."""
