@@ -138,8 +138,6 @@ def circles(package: Path) -> list[list[str]]:
 
 STILL_IN_CIRCLES = """
     ingest.nsys.diagnostics ingest.nsys.events ingest.nsys.export ingest.nsys.nvtx ingest.rows ingest.source
-    alloc_extend batch
-    draft_input kv_kernels pools prefix_cache
 """
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_prep.kernels.alloc_extend import RowSpans, count_new_pages, count_tokens, extend_slots, extend_slots_torch
+from dflash_prep.kernels.kv_alloc import RowSpans, count_new_pages, count_tokens, extend_slots, extend_slots_torch
 
 
 def spans_of(starts: list[int], ends: list[int], dtype: torch.dtype = torch.int32) -> RowSpans:

@@ -11,6 +11,7 @@ from dflash_prep.state.pools import KVPools
 from dflash_prep.state.prefix_cache import ChunkCache
 from dflash_prep.state.req_to_token import ReqToTokenPool
 from dflash_prep.state.request import Request
+from dflash_prep.variants.plain_decode import prepare_without_speculation
 
 CPU = torch.device("cpu")
 
@@ -27,7 +28,7 @@ def test_two_steps_without_speculation_bind_new_lengths_and_leave_the_old_tensor
     pools, batch = batch_of(3, 5)
     old = [(batch.seq_lens, batch.seq_lens_cpu, batch.orig_seq_lens)]
     for expected in ([4, 6], [5, 7]):
-        batch.prepare_without_speculation(pools)
+        prepare_without_speculation(pools, batch)
         for now, before in zip((batch.seq_lens, batch.seq_lens_cpu, batch.orig_seq_lens), old[-1], strict=True):
             assert now is not before
             assert now.tolist() == expected

@@ -49,7 +49,7 @@ def test_a_step_hands_out_committed_lengths_bounds_sums_and_top_k_and_raises_the
     pools = pools_of(40, 256)
     batch = batch_of(pools, (1000, 1000), (1009, 1024), (1000, 1024), top_ks=[5, 7, 7])
     device_lens = batch.seq_lens
-    reservation = batch.prepare_for_decode(DecodePrep(pools, PrepOptions(8, fill=fill)))
+    reservation = DecodePrep(pools, PrepOptions(8, fill=fill)).prepare(batch)
     draft = batch.spec_info
     assert reservation.watermark == ([1000, 1024, 1024], [1024, 1280, 1024], 280)
     assert batch.seq_lens_cpu.tolist() == [1000, 1009, 1000]
@@ -73,7 +73,7 @@ def test_every_fill_prepares_the_same_steps(fill):
         seen = []
         for step in range(40):
             batch.spec_info = DraftInput.create_idle_input(CPU)
-            reservation = batch.prepare_for_decode(prep)
+            reservation = prep.prepare(batch)
             for i, req in enumerate(batch.reqs):
                 req.kv.kv_committed_len += 1 + (step + i) % 5
             seen.append((reservation.watermark, batch.seq_lens_cpu.tolist(), batch.spec_info.nxt_kv_lens_cpu.tolist()))
@@ -86,10 +86,9 @@ def test_an_empty_batch_is_left_alone():
     pools = pools_of(4, 4)
     batch = DecodeBatch.of([], CPU, DraftInput.create_idle_input(CPU))
     before = batch.seq_lens_cpu
-    assert batch.prepare_for_decode(DecodePrep(pools, PrepOptions(8))) is None
+    assert DecodePrep(pools, PrepOptions(8)).prepare(batch) is None
     assert batch.seq_lens_cpu is before
     assert batch.spec_info.nxt_kv_lens_cpu is None
-    assert batch.spec_info.buffers is None
 
 
 def test_a_batch_without_draft_input_is_told_what_is_missing():
@@ -97,7 +96,7 @@ def test_a_batch_without_draft_input_is_told_what_is_missing():
     batch = batch_of(pools, (4, 4))
     batch.spec_info = None
     with pytest.raises(ValueError, match="has no draft input"):
-        batch.prepare_for_decode(DecodePrep(pools, PrepOptions(2)))
+        DecodePrep(pools, PrepOptions(2)).prepare(batch)
 
 
 @FILLS
@@ -109,7 +108,7 @@ def test_a_step_that_cannot_be_served_changes_no_row_counter_or_page(fill, num_p
     batch = batch_of(pools, (4, 4), (3, 4))
     rows, free = pools.rows.req_to_token.clone(), pools.allocator.free_pages.clone()
     with pytest.raises(error):
-        batch.prepare_for_decode(DecodePrep(pools, PrepOptions(5, fill=fill)))
+        DecodePrep(pools, PrepOptions(5, fill=fill)).prepare(batch)
     assert torch.equal(pools.rows.req_to_token, rows)
     assert torch.equal(pools.allocator.free_pages, free)
     assert [req.kv.kv_allocated_len for req in batch.reqs] == [4, 4]
@@ -122,17 +121,17 @@ def test_on_pages_of_one_token_a_request_at_its_context_limit_is_refused_not_spi
     batch = batch_of(pools, (90, 90), (20, 20))
     neighbour = pools.rows.req_to_token[2].clone()
     with pytest.raises(RowOverflowError, match="needs 124 columns and its req_to_token row has 121"):
-        batch.prepare_for_decode(DecodePrep(pools, PrepOptions(17)))
+        DecodePrep(pools, PrepOptions(17)).prepare(batch)
     assert torch.equal(pools.rows.req_to_token[2], neighbour)
 
 
 def test_pages_are_added_in_advance_only_when_the_step_allocates_anyway():
     pools = pools_of(100, 256)
     batch, prep = batch_of(pools, (1521, 1536), (1400, 1536)), DecodePrep(pools, PrepOptions(8, topup_pages=2))
-    first = batch.prepare_for_decode(prep)
+    first = prep.prepare(batch)
     assert first.guard.decision is TopUpDecision.TAKEN
     assert batch.spec_info.nxt_kv_lens_cpu.tolist() == [2304, 2048]
-    second = batch.prepare_for_decode(prep)
+    second = prep.prepare(batch)
     assert second.guard.decision is TopUpDecision.NO_ALLOCATION
     assert second.watermark.num_needed == 0
 
@@ -162,9 +161,9 @@ def test_an_allocation_step_runs_fill_copy_and_allocation_in_this_order_and_othe
     recorder = Recorder()
     ranges.use(recorder)
     try:
-        batch.prepare_for_decode(prep)
+        prep.prepare(batch)
         allocating, recorder.names = recorder.names, []
-        batch.prepare_for_decode(prep)
+        prep.prepare(batch)
     finally:
         ranges.use(ranges.NullSink())
     assert allocating == [
@@ -236,7 +235,7 @@ def test_without_overlap_filtering_slices_every_device_field_and_no_top_k_figure
 def test_the_keep_list_survives_a_pipeline_relay_of_two_requests_on_pages_of_64():
     pools = pools_of(40, 64)
     batch = batch_of(pools, (65, 64), (100, 192))
-    batch.prepare_for_decode(DecodePrep(pools, PrepOptions(8)))
+    DecodePrep(pools, PrepOptions(8)).prepare(batch)
     first = batch.spec_info
     assert first.nxt_kv_lens_cpu.tolist() == [128, 192]
     assert first.nxt_kv_lens_sum == 320
@@ -293,13 +292,13 @@ def test_preparing_filtering_and_merging_never_make_the_host_wait(fill, plan_str
     pools = pools_of(600, 256, device="cuda")
     prep = DecodePrep(pools, PrepOptions(8, fill=fill, plan_stream=plan_stream, topup_pages=topup_pages))
     batch = batch_of(pools, (1000, 1000), (1009, 1024), (300, 512), (300, 512))
-    batch.prepare_for_decode(prep)  # compiles the kernels and warms the caching allocators
+    prep.prepare(batch)  # compiles the kernels and warms the caching allocators
     batch.spec_info = overlapped_on_gpu(4)
     with forbid_syncs():
         for req in batch.reqs:
             req.kv.kv_committed_len += 300
             req.kv.kv_allocated_len = max(req.kv.kv_allocated_len, req.kv.kv_committed_len)
-        batch.prepare_for_decode(prep)
+        prep.prepare(batch)
         batch.filter_batch([0, 2, 3])
         batch.spec_info.merge_batch(batch.spec_info)
     assert batch.spec_info.nxt_kv_lens_cpu.shape == (6,)
@@ -329,7 +328,7 @@ def test_on_a_gpu_steps_write_the_rows_that_the_cpu_writes(fill, plan_stream):
         batch = batch_of(pools, *[(100 + 7 * i, 100 + 7 * i) for i in range(7)])
         for step in range(60):
             batch.spec_info = DraftInput.create_idle_input(device)
-            batch.prepare_for_decode(prep)
+            prep.prepare(batch)
             for i, req in enumerate(batch.reqs):
                 req.kv.kv_committed_len += 1 + (step + i) % 8
         return pools.rows.req_to_token.cpu(), pools.allocator.free_pages.cpu()

@@ -10,7 +10,7 @@ from decoding import decode, given
 
 from dflash_prep import ranges
 from dflash_prep.loop.faults import Delay, FaultError
-from dflash_prep.state import draft_input
+from dflash_prep.state import decode_prep
 from dflash_prep.state.decode_prep import busy_wait
 from dflash_prep.workload import load
 
@@ -52,7 +52,7 @@ class OpenRanges(ranges.NullSink):
 
 def test_it_acts_once_in_every_prepare_for_decode_of_its_rank_and_changes_no_token(monkeypatch) -> None:
     sink, waits = OpenRanges(), []
-    monkeypatch.setattr(draft_input, "busy_wait", lambda us: waits.append((us, list(sink.names))))
+    monkeypatch.setattr(decode_prep, "busy_wait", lambda us: waits.append((us, list(sink.names))))
     ranges.use(sink)
     try:
         plain, delayed = (decode(load("kv-tight"), "control", 4, delay=delay) for delay in (None, Delay(0, us=70)))

@@ -48,7 +48,7 @@ def test_a_decode_step_takes_logical_slots_only_and_the_host_pool_follows_what_i
     alloc_for_extend(pools, reqs)
     begin_decode(pools, reqs)
     batch = DecodeBatch.of(reqs, torch.device("cpu"), DraftInput.create_idle_input("cpu"))
-    batch.prepare_for_decode(DecodePrep(pools, PrepOptions(4)))
+    DecodePrep(pools, PrepOptions(4)).prepare(batch)
     assert sizes(pools) == (256 - 40, 64)
     assert host_pool_tokens(reqs) == 40
     assert host_pool_tokens([*reqs, Request(9, 100)]) == 40
@@ -113,7 +113,7 @@ def test_the_top_up_is_skipped_and_said_once_and_only_to_those_who_asked_for_it(
         prep = DecodePrep(pools, PrepOptions(4, topup_pages=2, is_topup_explicit=is_explicit))
         batch = DecodeBatch.of(reqs, torch.device("cpu"), DraftInput.create_idle_input("cpu"))
         for _ in range(3):
-            reservation = batch.prepare_for_decode(prep)
+            reservation = prep.prepare(batch)
             if reservation.watermark.num_needed:
                 assert reservation.guard.decision is TopUpDecision.HISPARSE
             reqs[0].kv.kv_committed_len += 4

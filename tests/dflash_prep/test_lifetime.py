@@ -36,7 +36,7 @@ def test_hence_the_first_decode_step_of_every_request_needs_tokens():
     reqs = [Request(0, 1000)]
     alloc_for_extend(pools, reqs)
     batch = DecodeBatch.of(reqs, pools.rows.device, DraftInput.create_idle_input("cpu"))
-    reservation = batch.prepare_for_decode(DecodePrep(pools, PrepOptions(8)))
+    reservation = DecodePrep(pools, PrepOptions(8)).prepare(batch)
     assert reservation.watermark == ([1000], [1024], 24)
     assert pools.allocator.available_size() == 4 * 256, "they come from the page it has"
     assert row_slots(pools, reqs[0], 1000, 1024).tolist() == list(range(1256, 1280))
@@ -47,7 +47,7 @@ def test_a_finish_frees_reserved_and_topped_up_pages_as_one_run_behind_the_last_
     req = Request(0, 9)
     alloc_for_extend(pools, [req])
     batch = DecodeBatch.of([req], pools.rows.device, DraftInput.create_idle_input("cpu"))
-    batch.prepare_for_decode(DecodePrep(pools, PrepOptions(4, topup_pages=3)))
+    DecodePrep(pools, PrepOptions(4, topup_pages=3)).prepare(batch)
     assert req.kv.kv_allocated_len == 20 + 12
     commit_accepted(req, 2)
     freed = []
@@ -65,7 +65,7 @@ def test_whatever_was_committed_all_pages_and_rows_come_back(aligned, tree):
         req = Request(0, 9, stream=1)
         alloc_for_extend(pools, [req])
         batch = DecodeBatch.of([req], pools.rows.device, DraftInput.create_idle_input("cpu"))
-        batch.prepare_for_decode(DecodePrep(pools, PrepOptions(4, aligned=aligned)))
+        DecodePrep(pools, PrepOptions(4, aligned=aligned)).prepare(batch)
         commit_accepted(req, committed)
         release(pools, req)
         pools.tree.evict(pools.tree.evictable_size())

@@ -16,11 +16,11 @@ ROOT = Path(dflash_prep.__file__).parent
 
 # (file, scope, what) -> number of sites. Assignments of 0 (resets) and the fields' own defaults do not count.
 ALLOWED = {
-    ("state/batch.py", "DecodeBatch.prepare_without_speculation", "kv_allocated_len"): 1,
-    ("state/batch.py", "DecodeBatch.prepare_without_speculation", "kv_committed_len"): 1,
-    ("state/batch.py", "DecodeBatch.prepare_without_speculation", "decode_batch_idx"): 1,
-    ("state/draft_input.py", "DraftInput._reserve", "decode_batch_idx"): 1,
-    ("state/draft_input.py", "DraftInput.prepare_for_decode", "maybe_evict_swa()"): 1,
+    ("variants/plain_decode.py", "prepare_without_speculation", "kv_allocated_len"): 1,
+    ("variants/plain_decode.py", "prepare_without_speculation", "kv_committed_len"): 1,
+    ("variants/plain_decode.py", "prepare_without_speculation", "decode_batch_idx"): 1,
+    ("state/decode_prep.py", "DecodePrep.prepare", "decode_batch_idx"): 1,
+    ("state/decode_prep.py", "DecodePrep.prepare", "maybe_evict_swa()"): 1,
     ("variants/eagle.py", "prepare_for_decode_eagle", "decode_batch_idx"): 1,
     ("state/lifetime.py", "alloc_for_extend", "extend_batch_idx"): 1,
     ("state/lifetime.py", "commit_accepted", "kv_committed_len"): 1,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dflash_prep.errors import MisalignedSegmentError, PageAccountingError
-from dflash_prep.kernels.alloc_extend import RowSpans
+from dflash_prep.kernels.kv_alloc import RowSpans
 from dflash_prep.state.paged_allocator import PagedAllocator
 
 

@@ -9,7 +9,7 @@ from dflash_prep.state.consistency import audit_pages
 from dflash_prep.state.lifetime import alloc_for_extend, commit_accepted, release, row_slots
 from dflash_prep.state.paged_allocator import PagedAllocator
 from dflash_prep.state.pools import KVPools
-from dflash_prep.state.prefix_cache import ChunkCache, PrefixCache, evict_for
+from dflash_prep.state.prefix_cache import ChunkCache, PrefixCache
 from dflash_prep.state.req_to_token import ReqToTokenPool
 from dflash_prep.state.request import Request
 from dflash_prep.state.swa_allocator import SWAAllocator
@@ -95,7 +95,7 @@ def test_making_room_evicts_exactly_the_shortfall_in_whole_pages(demand, left):
     pools = pools_of()
     release(pools, prefilled(pools, 37, stream=1))
     assert (pools.allocator.available_size(), pools.tree.evictable_size()) == (44, 36)
-    evict_for(pools, demand)
+    pools.make_room(demand)
     assert pools.tree.evictable_size() == left
 
 
@@ -130,9 +130,9 @@ def test_a_hybrid_pool_passes_both_shortfalls_in_one_call():
 
     allocator = SWAAllocator(80, 24, 4)
     pools = KVPools(ReqToTokenPool(8, 200), allocator, Spy(allocator))
-    evict_for(pools, 24)
-    evict_for(pools, 40)
-    evict_for(pools, 90)
+    pools.make_room(24)
+    pools.make_room(40)
+    pools.make_room(90)
     assert pools.tree.calls == ((0, 16), (10, 66))
 
 

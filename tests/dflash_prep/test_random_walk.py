@@ -110,7 +110,7 @@ class Walk:
         self.retracted += len(gone)
         self.pending += [self.batch.reqs[i] for i in gone]
         self._keep([i for i, req in enumerate(self.batch.reqs) if req.kv is not None])
-        reservation = self.batch.prepare_for_decode(self.prep)
+        reservation = self.prep.prepare(self.batch)
         if reservation is not None:
             self.allocating += reservation.watermark.num_needed > 0
             self.taken += reservation.guard.decision is TopUpDecision.TAKEN
@@ -240,17 +240,17 @@ class Watched(Walk):
     """A walk that looks at everything before and after every preparation."""
 
     def step(self) -> Reservation | None:
-        prepare = self.batch.__class__.prepare_for_decode
+        prepare = DecodePrep.prepare
         seen: dict = {}
 
-        def watched(batch: DecodeBatch, prep: DecodePrep) -> Reservation | None:
+        def watched(prep: DecodePrep, batch: DecodeBatch) -> Reservation | None:
             in_flight = {id(req): n for req, gen, n in self.in_flight if req.kv is not None}
             seen.update(version=self.pools.rows.req_to_token._version, free=self.pools.allocator.available_size())
             seen["ahead"] = [(req, in_flight.get(id(req), 0)) for req in batch.reqs]
-            return prepare(batch, prep)
+            return prepare(prep, batch)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(DecodeBatch, "prepare_for_decode", watched)
+            patch.setattr(DecodePrep, "prepare", watched)
             reservation = super().step()
         if reservation is not None and not self.shape.has_window:
             check_reservation(self, reservation, seen)

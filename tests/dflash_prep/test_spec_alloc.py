@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from dflash_prep.errors import OutOfPagesError, PageAccountingError, RowOverflowError
-from dflash_prep.kernels.alloc_extend import RowSpans
+from dflash_prep.kernels.kv_alloc import RowSpans, get_last_loc
 from dflash_prep.state.paged_allocator import PagedAllocator
 from dflash_prep.state.pools import KVPools
 from dflash_prep.state.prefix_cache import ChunkCache
 from dflash_prep.state.req_to_token import ReqToTokenPool
 from dflash_prep.state.request import KVState, Request
-from dflash_prep.state.spec_alloc import alloc_for_spec_decode, extend_demand, get_last_loc
+from dflash_prep.state.spec_alloc import alloc_for_spec_decode, extend_demand
 
 
 def pools_of(num_pages: int, page_size: int, width: int = 64, rows: int = 8) -> KVPools:

@@ -6,7 +6,7 @@ import csv
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from dflash_prep.state.paged_allocator import KVAllocator
+from dflash_prep.state.pools import KVAllocator
 from dflash_prep.state.swa_allocator import SWAAllocator
 
 

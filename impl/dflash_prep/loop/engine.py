@@ -86,7 +86,7 @@ class Engine:
     def _step(self, step: int, started: int, wants_stop: bool) -> tuple[StepRow, bool]:
         retracted = self.running.update(step)
         batch = self.running.batch
-        reservation = None if batch is None else batch.prepare_for_decode(self.prep)
+        reservation = None if batch is None else self.prep.prepare(batch)
         if batch is not None and self.worker.fault is not None:
             self.worker.fault.in_tables(step, self.parts.pools, batch.reqs)
         agreed = self._agree(wants_stop)

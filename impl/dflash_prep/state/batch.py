@@ -1,4 +1,4 @@
-"""The running batch as decode preparation sees it."""
+"""The running batch as decode preparation sees it: data, with filter and merge."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from dflash_prep.device import to_device
-from dflash_prep.kernels.alloc_extend import RowSpans
-from dflash_prep.state.decode_prep import DecodePrep, Reservation
 from dflash_prep.state.draft_input import DraftInput
-from dflash_prep.state.pools import KVPools
 from dflash_prep.state.request import Request
-from dflash_prep.state.reservation import check_row_width
-from dflash_prep.state.spec_alloc import assign_req_to_token, take_slots
 
 
 @dataclass(slots=True, eq=False)
@@ -51,31 +46,6 @@ class DecodeBatch:
             seq_lens_sum=sum(lens),
             spec_info=spec_info,
         )
-
-    def prepare_for_decode(self, prep: DecodePrep) -> Reservation | None:
-        """The next step's reservation; a batch that decodes speculatively always has a draft input."""
-        if self.spec_info is None:
-            raise ValueError("a speculative decode batch has no draft input; prefill or admission must attach one")
-        return self.spec_info.prepare_for_decode(self, prep)
-
-    def prepare_without_speculation(self, pools: KVPools) -> None:
-        """One more token per row. Lengths become new tensors: a step in flight may still read the old ones."""
-        starts = [req.kv.kv_allocated_len for req in self.reqs]
-        ends = [start + 1 for start in starts]
-        check_row_width(ends, pools.rows.row_width)
-        device = pools.rows.device
-        spans = RowSpans(to_device(starts, device), to_device(ends, device), torch.tensor(starts), torch.tensor(ends))
-        slots = take_slots(pools, self.req_pool_indices, spans, len(self.reqs))
-        assign_req_to_token(pools.rows.req_to_token, self.req_pool_indices, spans, slots)
-        for req in self.reqs:
-            req.kv.kv_allocated_len += 1
-            req.kv.kv_committed_len += 1
-            req.decode_batch_idx += 1
-        self.seq_lens = self.seq_lens + 1
-        self.orig_seq_lens = self.orig_seq_lens + 1
-        if self.seq_lens_cpu is not None:
-            self.seq_lens_cpu = self.seq_lens_cpu + 1
-            self.seq_lens_sum += len(self.reqs)
 
     def filter_batch(self, keep: Sequence[int], *, host_list: bool = True) -> None:
         """Keep these rows, ascending. host_list False is the legacy way: the draft input asks the device (#31468)."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dflash_prep.errors import OutOfPagesError
 from dflash_prep.state.lifetime import release
 from dflash_prep.state.pools import KVPools
-from dflash_prep.state.prefix_cache import evict_for
 from dflash_prep.state.request import Request, ceil_to
 
 
@@ -27,7 +26,7 @@ def decode_demand(reqs: Sequence[Request], reserve: int, page_size: int) -> int:
 def fits(pools: KVPools, reqs: Sequence[Request], reserve: int) -> bool:
     """Whether the next step of `reqs` can be prepared, after evicting what its demand is short of."""
     demand = decode_demand(reqs, reserve, pools.allocator.page_size)
-    evict_for(pools, demand)
+    pools.make_room(demand)
     return pools.allocator.available_size() >= demand
 
 

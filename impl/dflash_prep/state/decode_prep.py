@@ -1,4 +1,4 @@
-"""What decode preparation keeps between steps: options, pools, plan stream, staging ring, top-up rule."""
+"""`prepare_for_decode`, one step in one place, and what it keeps between steps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from time import monotonic_ns
 import torch
 
 from dflash_prep.errors import SettingError
+from dflash_prep.kernels.kv_alloc import RowSpans
+from dflash_prep.ranges import Range, span
+from dflash_prep.state.batch import DecodeBatch
 from dflash_prep.state.consistency import ConsistencyCheck
 from dflash_prep.state.hisparse_allocator import HiSparseAllocator
 from dflash_prep.state.pools import KVPools
@@ -21,8 +24,9 @@ from dflash_prep.state.reservation import (
     exact_decode_alloc_lens,
     page_aligned_decode_alloc_lens,
 )
-from dflash_prep.state.staging import Fill, StagingRing
-from dflash_prep.state.swa_eviction import SWAEviction
+from dflash_prep.state.spec_alloc import alloc_for_spec_decode
+from dflash_prep.state.staging import FILLS, Fill, LengthBuffers, StagingRing
+from dflash_prep.state.swa_eviction import SWAEviction, maybe_evict_swa
 from dflash_prep.state.topup import MAX_TOPUP_PAGES, TopUp, TopUpGuard, topup_from_environment
 
 logger = logging.getLogger(__name__)
@@ -86,7 +90,7 @@ class Reservation:
 
 
 class DecodePrep:
-    """One per scheduler. Passed to every `DraftInput.prepare_for_decode`, which itself lives for one step only."""
+    """One per scheduler: the step, and what outlives it."""
 
     def __init__(self, pools: KVPools, options: PrepOptions) -> None:
         self.pools = pools
@@ -103,6 +107,46 @@ class DecodePrep:
         if is_hisparse and options.topup_pages and options.is_topup_explicit:
             logger.warning("the page top-up is skipped: a HiSparse host pool is sized by what is allocated")
 
+    def prepare(self, batch: DecodeBatch) -> Reservation | None:
+        """`prepare_for_decode`: reserve KV for the next step of every request; None, nothing changed, if there is none.
+
+        Afterwards rows hold slots up to nxt; `batch.seq_lens_cpu`/`_sum` are the committed lengths (provisional: the
+        exact ones are resolved later); the draft input's `nxt_kv_lens_cpu`/`_sum` bound them. Both are views of the
+        staging buffers: see staging.py for how long these stay untouched. On CUDA the host never waits here and
+        `batch.seq_lens` is not touched. Raises RowOverflowError or OutOfPagesError before any row, counter or page
+        changes.
+        """
+        reqs, draft, options = batch.reqs, batch.spec_info, self.options
+        if draft is None:
+            raise ValueError("a speculative decode batch has no draft input; prefill or admission must attach one")
+        if not reqs:
+            return None
+        with span(Range.PREPARE_FOR_DECODE):
+            if options.host_delay_us:
+                busy_wait(options.host_delay_us)
+            if options.swa is not None:
+                maybe_evict_swa(self.pools, reqs, options.swa)
+            reservation = self.reserve(reqs)  # before staging, as it may refuse: no ring slot is used up for nothing
+            staging = self.ring or LengthBuffers(self.device)
+            lens = staging.acquire(len(reqs))
+            with span(Range.FILL):
+                figures = FILLS[options.fill](lens, reqs, reservation.watermark)
+            num_needed = reservation.watermark.num_needed
+            with self._on_plan_stream():
+                with span(Range.H2D):
+                    cur, nxt = staging.ship(lens, num_needed, tuple(req.rid for req in reqs))
+                spans = RowSpans(cur, nxt, lens.cur, lens.nxt)
+                alloc_for_spec_decode(self.pools, reqs, batch.req_pool_indices, spans, num_needed)
+            for req in reqs:
+                req.decode_batch_idx += 1
+            batch.seq_lens_cpu, batch.seq_lens_sum = lens.committed, figures.committed_sum
+            draft.nxt_kv_lens_cpu, draft.nxt_kv_lens_sum = lens.nxt, figures.nxt_sum
+            draft.max_top_k, draft.uniform_top_k_value = figures.max_top_k, figures.uniform_top_k_value
+            if self.consistency is not None:
+                with span(Range.CONSISTENCY):
+                    self.consistency.examine(self.pools, reqs, reservation.watermark)
+        return reservation
+
     def reserve(self, reqs: Sequence[Request]) -> Reservation:
         """The step's watermark, top-up included, before anything is taken. Raises RowOverflowError."""
         page_size = self.pools.allocator.page_size
@@ -115,7 +159,7 @@ class DecodePrep:
         return Reservation(watermark, guard)
 
     @contextmanager
-    def on_plan_stream(self) -> Iterator[None]:
+    def _on_plan_stream(self) -> Iterator[None]:
         """Run the body on the plan stream, after all that the caller's stream holds and before all that it gets next.
 
         Without a plan stream the body runs where it stands.

@@ -1,21 +1,10 @@
-"""What one decode step hands to the next: the draft's input, and the preparation of the step that will use it."""
+"""What one decode step hands to the next: the draft's input."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-
-from dflash_prep.kernels.alloc_extend import RowSpans
-from dflash_prep.ranges import Range, span
-from dflash_prep.state.decode_prep import DecodePrep, Reservation, busy_wait
-from dflash_prep.state.spec_alloc import alloc_for_spec_decode
-from dflash_prep.state.staging import FILLS, LengthBuffers, StagedLens, Staging
-from dflash_prep.state.swa_eviction import maybe_evict_swa
-
-if TYPE_CHECKING:
-    from dflash_prep.state.batch import DecodeBatch
 
 _DEVICE_FIELDS = ("topk_p", "topk_index", "bonus_tokens", "new_seq_lens", "hidden_states")
 
@@ -43,7 +32,6 @@ class DraftInput:
     nxt_kv_lens_sum: int | None = None
     max_top_k: int = 1
     uniform_top_k_value: int | None = None
-    buffers: LengthBuffers | None = None
 
     @classmethod
     def for_next_step(
@@ -65,56 +53,6 @@ class DraftInput:
         """The input of a rank that has no request but joins the step's collectives."""
         nothing = torch.empty(0, dtype=torch.int64, device=device)
         return cls.for_next_step(nothing, nothing.clone())
-
-    def prepare_for_decode(self, batch: DecodeBatch, prep: DecodePrep) -> Reservation | None:
-        """Reserve KV for the next step of every request of `batch`; None, and nothing changed, for an empty batch.
-
-        Afterwards rows hold slots up to nxt; `batch.seq_lens_cpu`/`_sum` are the committed lengths (provisional: the
-        exact ones are resolved later); `nxt_kv_lens_cpu`/`_sum` bound them. On CUDA the host never waits here and
-        `batch.seq_lens` is not touched. Raises RowOverflowError or OutOfPagesError before any row, counter or page
-        changes.
-        """
-        if not batch.reqs:
-            return None
-        with span(Range.PREPARE_FOR_DECODE):
-            if prep.options.host_delay_us:
-                busy_wait(prep.options.host_delay_us)
-            if prep.options.swa is not None:
-                maybe_evict_swa(prep.pools, batch.reqs, prep.options.swa)
-            return self._reserve(batch, prep)
-
-    def _reserve(self, batch: DecodeBatch, prep: DecodePrep) -> Reservation:
-        staging: Staging = prep.ring or self._own_buffers(prep.device)
-        reservation = prep.reserve(
-            batch.reqs
-        )  # first, because it may refuse: a ring slot must not be used up for nothing
-        lens = staging.acquire(len(batch.reqs))
-        with span(Range.FILL):
-            figures = FILLS[prep.options.fill](lens, batch.reqs, reservation.watermark)
-        self.max_top_k, self.uniform_top_k_value = figures.max_top_k, figures.uniform_top_k_value
-        num_needed = reservation.watermark.num_needed
-        with prep.on_plan_stream():
-            with span(Range.H2D):
-                cur, nxt = staging.ship(lens, num_needed, tuple(req.rid for req in batch.reqs))
-            spans = RowSpans(cur, nxt, lens.cur, lens.nxt)
-            alloc_for_spec_decode(prep.pools, batch.reqs, batch.req_pool_indices, spans, num_needed)
-        for req in batch.reqs:
-            req.decode_batch_idx += 1
-        self._hand_out(batch, lens, figures.committed_sum, figures.nxt_sum)
-        if prep.consistency is not None:
-            with span(Range.CONSISTENCY):
-                prep.consistency.examine(prep.pools, batch.reqs, reservation.watermark)
-        return reservation
-
-    def _own_buffers(self, device: torch.device) -> LengthBuffers:
-        if self.buffers is None or self.buffers.device != device:
-            self.buffers = LengthBuffers(device)
-        return self.buffers
-
-    def _hand_out(self, batch: DecodeBatch, lens: StagedLens, committed_sum: int, nxt_sum: int) -> None:
-        """Views of the staging buffers, not copies: see staging.py for how long they must stay untouched."""
-        batch.seq_lens_cpu, batch.seq_lens_sum = lens.committed, committed_sum
-        self.nxt_kv_lens_cpu, self.nxt_kv_lens_sum = lens.nxt, nxt_sum
 
     def filter_batch(self, new_indices: torch.Tensor, new_indices_cpu: list[int] | None = None) -> None:
         """Keep these rows, ascending; [kept] int64 device, and the same as a host list when the scheduler has it

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 
 from dflash_prep.errors import MisalignedSegmentError, OutOfPagesError, SettingError
-from dflash_prep.kernels.alloc_extend import RowSpans
+from dflash_prep.kernels.kv_alloc import RowSpans
 from dflash_prep.state.paged_allocator import PagedAllocator
 from dflash_prep.state.request import Request
 
@@ -22,8 +22,6 @@ class HiSparseAllocator:
 
     `full_to_hisparse_device_index_mapping`: int64 [logical size + page_size + 1] device; 0 means "not on the device".
     """
-
-    always_evicts = True
 
     def __init__(
         self, size: int, ratio: int, page_size: int, device: torch.device | str = "cpu", *, debug: bool = False
@@ -37,6 +35,10 @@ class HiSparseAllocator:
     def available_size(self) -> int:
         """Tokens that both pools can give."""
         return min(self.logical.available_size(), self.device.available_size())
+
+    def shortfall(self, demand: int) -> tuple[int, int]:
+        """All of it: this pool evicts whatever is free."""
+        return demand, 0
 
     def alloc(self, num_tokens: int) -> torch.Tensor | None:
         """Logical slots on pages of one token; larger pages must say which rows they extend. Raises SettingError."""

@@ -8,12 +8,12 @@ import torch
 
 from dflash_prep.device import to_device
 from dflash_prep.errors import OutOfPagesError, OutOfRowsError, PageAccountingError, RowOverflowError
-from dflash_prep.kernels.alloc_extend import RowSpans
+from dflash_prep.kernels.kv_alloc import RowSpans, assign_req_to_token
 from dflash_prep.state.hisparse_allocator import HiSparseAllocator
 from dflash_prep.state.pools import KVPools
 from dflash_prep.state.request import KVState, Request, ceil_to
 from dflash_prep.state.reservation import check_row_width
-from dflash_prep.state.spec_alloc import assign_req_to_token, take_slots
+from dflash_prep.state.spec_alloc import take_slots
 
 
 def alloc_for_extend(pools: KVPools, reqs: Sequence[Request]) -> None:

@@ -6,37 +6,10 @@ A slot is the place of one token's KV, a page is `page_size` consecutive slots. 
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 
 from dflash_prep.errors import MisalignedSegmentError, PageAccountingError
-from dflash_prep.kernels.alloc_extend import RowSpans, count_new_pages, count_tokens, extend_slots
-
-
-class KVAllocator(Protocol):
-    """What the rest of the package asks of an allocator; sizes are in tokens.
-
-    `has_window` of `free_segment` says whether the run still has its slots in a sliding-window pool. Pools without
-    one ignore it.
-    """
-
-    page_size: int
-    always_evicts: bool
-
-    def available_size(self) -> int: ...
-
-    def alloc(self, num_tokens: int) -> torch.Tensor | None: ...
-
-    def alloc_extend(
-        self, spans: RowSpans, last_loc: torch.Tensor, num_tokens: int, num_new_pages: int | None = None
-    ) -> torch.Tensor | None: ...
-
-    def free_segment(self, slots: torch.Tensor, start_pos: int, *, has_window: bool = True) -> None: ...
-
-    def free_group_begin(self) -> None: ...
-
-    def free_group_end(self) -> None: ...
+from dflash_prep.kernels.kv_alloc import RowSpans, count_new_pages, count_tokens, extend_slots
 
 
 class PagedAllocator:
@@ -47,8 +20,6 @@ class PagedAllocator:
                 reused first
     debug       check on every call what costs a look at the device: alignment of lengths and `last_loc`, double frees
     """
-
-    always_evicts = False
 
     def __init__(
         self,
@@ -72,6 +43,10 @@ class PagedAllocator:
     def available_size(self) -> int:
         """Free tokens, also those parked for sorting, not those deferred by an open free group. Host arithmetic."""
         return (self.free_pages.shape[0] + self.num_staged) * self.page_size
+
+    def shortfall(self, demand: int) -> tuple[int, int]:
+        """Tokens that are short of `demand`, and none of another pool."""
+        return max(0, demand - self.available_size()), 0
 
     def merge_and_sort_free(self) -> None:
         """Bring the parked pages into the free list, ascending."""

@@ -10,59 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Protocol
 
 import torch
 
-from dflash_prep.ranges import Range, span
-from dflash_prep.state.paged_allocator import KVAllocator
-from dflash_prep.state.pools import KVPools
+from dflash_prep.state.pools import KVAllocator
 from dflash_prep.state.request import KVState, Request, ceil_to, floor_to
-from dflash_prep.state.swa_allocator import SWAAllocator
-
-
-class TreeCache(Protocol):
-    """Takes rows over and gives pages back; lengths in tokens, slots int32 or int64 on the device."""
-
-    def match(self, req: Request) -> torch.Tensor | None:
-        """Slots of the longest cached prefix that `req` may share, whole pages, locked until `finish`; None without
-        one.
-        """
-
-    def finish(self, req: Request, slots: torch.Tensor, *, insert: bool) -> None:
-        """Take over columns [0, kv_committed_len) of a row that ends: keep (insert) or free them, unlock what was
-        shared.
-        """
-
-    def unlock(self, req: Request, length: int) -> None:
-        """Give up a match of `length` tokens whose request was not admitted after all."""
-
-    def evict(self, num_tokens: int, num_swa_tokens: int = 0) -> int:
-        """Free at least this many tokens of unshared prefixes, or all there are, whole pages; returns full-pool
-        tokens freed.
-        """
-
-    def evictable_size(self) -> int:
-        """Tokens that `evict` could free."""
-
-
-def evict_for(pools: KVPools, demand: int) -> None:
-    """Make room for `demand` tokens: evict the shortfall, not the demand (older engines evicted the whole demand).
-
-    A hybrid pool has two shortfalls, passed in one call. A HiSparse pool always evicts, whatever is free.
-    """
-    allocator = pools.allocator
-    swa_short = 0
-    if isinstance(allocator, SWAAllocator):
-        short = demand - allocator.full.available_size()
-        swa_short = max(0, demand - allocator.swa.available_size())
-    elif allocator.always_evicts:
-        short = demand
-    else:
-        short = demand - allocator.available_size()
-    if short > 0 or swa_short > 0:
-        with span(Range.EVICT):
-            pools.tree.evict(max(0, short), swa_short)
 
 
 def free_columns(allocator: KVAllocator, kv: KVState, row: torch.Tensor, start: int, end: int) -> None:

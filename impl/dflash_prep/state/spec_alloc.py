@@ -8,59 +8,12 @@ from collections.abc import Sequence
 
 import torch
 
-from dflash_prep.device import use_triton
 from dflash_prep.errors import OutOfPagesError, PageAccountingError
-from dflash_prep.kernels.alloc_extend import RowSpans
+from dflash_prep.kernels.kv_alloc import RowSpans, assign_req_to_token, get_last_loc
 from dflash_prep.ranges import Range, span
 from dflash_prep.state.pools import KVPools
-from dflash_prep.state.prefix_cache import evict_for
 from dflash_prep.state.request import Request
 from dflash_prep.state.reservation import check_row_width
-
-
-def get_last_loc(req_to_token: torch.Tensor, pool_idx: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
-    """Slot of each row's last token, `req_to_token[pool_idx, lens - 1]`, or -1 for an empty row.
-
-    req_to_token [rows, width] int32; pool_idx [bs] int64; lens [bs] int; result [bs] of the dtype of `lens`.
-    """
-    if use_triton(req_to_token):
-        from dflash_prep.kernels.kv_kernels import launch_get_last_loc
-
-        return launch_get_last_loc(req_to_token, pool_idx, lens)
-    return get_last_loc_torch(req_to_token, pool_idx, lens)
-
-
-def get_last_loc_torch(req_to_token: torch.Tensor, pool_idx: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
-    """The oracle of the kernel. An empty row reads the row's last column and drops it: no mask of unknown size."""
-    last = req_to_token[pool_idx, lens.to(torch.int64) - 1]
-    return torch.where(lens > 0, last, -1).to(lens.dtype)
-
-
-def assign_req_to_token(
-    req_to_token: torch.Tensor, pool_idx: torch.Tensor, spans: RowSpans, slots: torch.Tensor
-) -> None:
-    """Write `slots` into columns [start, end) of each row, rows in batch order; empty spans write nothing.
-
-    req_to_token [rows, width] int32; pool_idx [bs] int64; slots [sum(end - start)] int64. The caller has checked the
-    width. The step in flight reads the same table: order this after its last read (write-after-read barrier).
-    """
-    if use_triton(req_to_token):
-        from dflash_prep.kernels.kv_kernels import launch_assign_req_to_token
-
-        launch_assign_req_to_token(req_to_token, pool_idx, spans, slots)
-    else:
-        assign_req_to_token_torch(req_to_token, pool_idx, spans, slots)
-
-
-def assign_req_to_token_torch(
-    req_to_token: torch.Tensor, pool_idx: torch.Tensor, spans: RowSpans, slots: torch.Tensor
-) -> None:
-    """The oracle of the kernel."""
-    at = 0
-    for row, start, end in zip(pool_idx.tolist(), spans.start.tolist(), spans.end.tolist(), strict=True):
-        if end > start:
-            req_to_token[row, start:end] = slots[at : at + end - start]
-            at += end - start
 
 
 def alloc_for_spec_decode(
@@ -88,13 +41,13 @@ def take_slots(pools: KVPools, pool_idx: torch.Tensor, spans: RowSpans, num_need
     """Slots for every row's span, int64 [num_needed], after evicting what is short. Raises OutOfPagesError."""
     page_size = pools.allocator.page_size
     if page_size == 1:
-        evict_for(pools, num_needed)
+        pools.make_room(num_needed)
         with span(Range.ALLOC_EXTEND):
             slots = pools.allocator.alloc(num_needed)
     else:
         with span(Range.GET_LAST_LOC):
             last_loc = get_last_loc(pools.rows.req_to_token, pool_idx, spans.start)
-        evict_for(pools, extend_demand(num_needed, pool_idx.shape[0], page_size))
+        pools.make_room(extend_demand(num_needed, pool_idx.shape[0], page_size))
         with span(Range.ALLOC_EXTEND):
             slots = pools.allocator.alloc_extend(spans, last_loc, num_needed)
     if slots is None:

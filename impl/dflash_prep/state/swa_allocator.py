@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dflash_prep.errors import MisalignedSegmentError
-from dflash_prep.kernels.alloc_extend import RowSpans, count_new_pages
+from dflash_prep.kernels.kv_alloc import RowSpans, count_new_pages
 from dflash_prep.state.paged_allocator import PagedAllocator
 
 
@@ -17,8 +17,6 @@ class SWAAllocator:
 
     Every reservation, top-up pages included, takes pages of both pools, so what is available is the smaller of the two.
     """
-
-    always_evicts = False
 
     def __init__(
         self,
@@ -40,6 +38,10 @@ class SWAAllocator:
     def available_size(self) -> int:
         """Tokens that both pools can give."""
         return min(self.full.available_size(), self.swa.available_size())
+
+    def shortfall(self, demand: int) -> tuple[int, int]:
+        """Of each pool by itself; both are evicted in one call."""
+        return self.full.shortfall(demand)[0], self.swa.shortfall(demand)[0]
 
     def alloc(self, num_tokens: int) -> torch.Tensor | None:
         """Whole pages of both pools; full-pool slots, or None when either is short."""

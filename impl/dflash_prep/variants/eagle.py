@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from dflash_prep.device import to_device
-from dflash_prep.kernels.alloc_extend import RowSpans
+from dflash_prep.kernels.kv_alloc import RowSpans
 from dflash_prep.state.pools import KVPools
 from dflash_prep.state.req_to_token import alloc_len_per_decode
 from dflash_prep.state.request import Request

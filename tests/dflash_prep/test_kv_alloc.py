@@ -8,16 +8,27 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_prep.kernels.alloc_extend import RowSpans, count_new_pages, count_tokens, extend_slots_torch
-from dflash_prep.kernels.kv_kernels import (
-    launch_alloc_extend,
-    launch_alloc_extend_into,
-    launch_assign_req_to_token,
-    launch_get_last_loc,
+from dflash_prep.kernels.kv_alloc import (
+    RowSpans,
+    assign_req_to_token_torch,
+    assign_req_to_token_triton,
+    count_new_pages,
+    count_tokens,
+    extend_slots_torch,
+    extend_slots_triton,
+    get_last_loc_torch,
+    get_last_loc_triton,
 )
-from dflash_prep.state.spec_alloc import assign_req_to_token_torch, get_last_loc_torch
 
 POISON = -777
+
+
+def launch_alloc_extend(spans, last_loc, free_pages, num_tokens: int, page_size: int) -> torch.Tensor:
+    slots = torch.empty(num_tokens, dtype=torch.int64, device=free_pages.device)
+    extend_slots_triton(slots, spans, last_loc, free_pages, page_size)
+    return slots
+
+
 BATCH_SIZES = [0, 1, 7, 192, 300]
 
 
@@ -82,7 +93,7 @@ def test_alloc_extend_kernel_takes_strided_inputs_and_leaves_the_rest_of_its_out
     free = torch.cat([torch.arange(50, 50 + count), torch.full((20,), POISON)]).to(device)
     before = free.clone()
     slots = torch.full((num_tokens + 64,), POISON, device=device)
-    launch_alloc_extend_into(slots, strided_spans, strided(last), free, 4)
+    extend_slots_triton(slots, strided_spans, strided(last), free, 4)
     assert torch.equal(slots[:num_tokens], extend_slots_torch(spans, last, free[:count], num_tokens, 4))
     assert bool((slots[num_tokens:] == POISON).all())
     assert torch.equal(free, before)
@@ -95,7 +106,7 @@ def test_get_last_loc_kernel_equals_the_oracle(bs, dtype, device):
     rows = torch.randint(1, 10_000, (bs + 1, 33), generator=generator, dtype=torch.int32).to(device)
     pool_idx = torch.randperm(bs, generator=generator).to(device) + 1
     lens = torch.randint(0, 34, (bs,), generator=generator).to(dtype).to(device)
-    result = launch_get_last_loc(rows, pool_idx, lens)
+    result = get_last_loc_triton(rows, pool_idx, lens)
     assert result.dtype == dtype
     assert torch.equal(result, get_last_loc_torch(rows, pool_idx, lens))
 
@@ -106,7 +117,7 @@ def test_get_last_loc_kernel_reads_a_column_slice_of_a_wider_table_and_padded_ro
     rows.copy_(torch.arange(80, dtype=torch.int32).view(5, 16))
     # two real rows, then padding: pool index 0 with length 0
     pool_idx, lens = torch.tensor([3, 1, 0, 0], device=device), torch.tensor([16, 5, 0, 0], device=device)
-    assert launch_get_last_loc(rows, strided(pool_idx), strided(lens)).tolist() == [63, 20, -1, -1]
+    assert get_last_loc_triton(rows, strided(pool_idx), strided(lens)).tolist() == [63, 20, -1, -1]
 
 
 @pytest.mark.parametrize("bs", BATCH_SIZES)
@@ -117,7 +128,7 @@ def test_assign_kernel_equals_the_oracle_and_touches_no_other_column(bs, device)
     rows = torch.full((bs + 1, 90), POISON, dtype=torch.int32, device=device)
     expected = rows.clone()
     assign_req_to_token_torch(expected, pool_idx, spans, slots)
-    launch_assign_req_to_token(rows, pool_idx, spans, slots)
+    assign_req_to_token_triton(rows, pool_idx, spans, slots)
     assert torch.equal(rows, expected)
 
 
@@ -126,7 +137,7 @@ def test_assign_kernel_writes_into_a_column_slice_and_lets_padded_rows_write_not
     start, end = torch.tensor([30, 2, 5, 5]), torch.tensor([48, 2, 5, 5])
     spans = RowSpans(start.to(device), end.to(device), start, end)
     slots = torch.arange(100, 118, device=device)
-    launch_assign_req_to_token(wide[:, :48], torch.tensor([2, 1, 0, 0], device=device), spans, slots)
+    assign_req_to_token_triton(wide[:, :48], torch.tensor([2, 1, 0, 0], device=device), spans, slots)
     assert wide[2, 30:48].tolist() == list(range(100, 118))
     wide[2, 30:48] = POISON
     assert bool((wide == POISON).all())
