@@ -17,6 +17,7 @@ import threading
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import util
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from types import FrameType
@@ -61,6 +62,12 @@ class Origin:
             raise CaptureError(f"{ORIGIN_VARIABLE}={text!r} is not two integers with a comma between") from None
         return cls(clock_ns, utc_ns)
 
+    @classmethod
+    def of_environment(cls) -> Origin | None:
+        """What the environment says, if it does."""
+        text = os.environ.get(ORIGIN_VARIABLE)
+        return cls.parse(text) if text else None
+
     def __str__(self) -> str:
         return f"{self.clock_ns},{self.utc_ns}"
 
@@ -86,10 +93,19 @@ class EventRecorder:
 
     A sink in the sense of the decode loop: ``push``, ``pop``, ``mark``, ``close``. ``api_call`` and ``gpu_work`` are
     for a simulated device. `clock` counts nanoseconds and is by default the one all processes of a host share.
+    `on_close` is called once the file is written; of a recorder that has it nothing is written where it got nothing.
     """
 
-    def __init__(self, path: Path, domain: str = "dflash", origin: Origin | None = None, clock: _Clock = monotonic_ns):
+    def __init__(
+        self,
+        path: Path,
+        domain: str = "dflash",
+        origin: Origin | None = None,
+        clock: _Clock = monotonic_ns,
+        on_close: Callable[[], None] | None = None,
+    ):
         self.path = path
+        self._on_close = on_close
         self._domain = domain
         self._origin = origin or Origin.now()
         self._clock = clock
@@ -152,7 +168,10 @@ class EventRecorder:
         if self._is_closed or os.getpid() != self._pid:
             return
         self._is_closed = True
-        write_recording(self.recording(), self.path)
+        if self._buffers or self._on_close is None:
+            write_recording(self.recording(), self.path)
+        if self._on_close is not None:
+            self._on_close()
 
     def recording(self) -> Recording:
         """What would be written: instants relative to the origin, ranges paired, open ones without an end."""
@@ -173,6 +192,14 @@ class EventRecorder:
             gpu_work=tuple(w.shifted(-zero) for w in self._gpu_work),
         )
 
+    def begin_anew(self, path: Path) -> None:
+        """In a forked child: what was emitted so far is the parent's, and what comes goes to a file of its own."""
+        self.path, self._pid, self._is_closed = path, os.getpid(), False
+        self._local = _Local()
+        self._buffers.clear()
+        self._api_calls.clear()
+        self._gpu_work.clear()
+
     def _new_buffer(self) -> _ThreadBuffer:
         buffer = _ThreadBuffer()
         self._local.buffer = buffer
@@ -188,11 +215,17 @@ def sink(rank: int, world: int) -> EventRecorder:
     folder = os.environ.get(FOLDER_VARIABLE, "")
     if not folder or not Path(folder).is_dir():
         raise CaptureError(f"{FOLDER_VARIABLE}={folder!r} is not a folder to record rank {rank} of {world} into")
-    origin = os.environ.get(ORIGIN_VARIABLE)
-    recorder = EventRecorder(Path(folder) / f"rank{rank}.sqlite", origin=Origin.parse(origin) if origin else None)
+    recorder = EventRecorder(Path(folder) / f"rank{rank}.sqlite", origin=Origin.of_environment())
+    close_at_end(recorder)
+    return recorder
+
+
+def close_at_end(recorder: EventRecorder) -> None:
+    """Have it written at exit, on SIGTERM, and at the end of a child that multiprocessing forks later."""
     atexit.register(recorder.close)
     _close_on_sigterm(recorder)
-    return recorder
+    # multiprocessing ends its forked children without atexit; what is registered before the fork is forgotten in them
+    util.register_after_fork(recorder, lambda child: util.Finalize(child, child.close, exitpriority=0))
 
 
 def _close_on_sigterm(recorder: EventRecorder) -> None:

@@ -52,6 +52,8 @@ SHARED = {
 HEAVY = ("torch", "pandas", "scipy", "pyarrow", "plotly", "matplotlib", "jinja2", "adbc_driver_sqlite")
 ALLOWED_OF_IMPL = {"dflash_prep.arms", "dflash_prep.workload"}
 RICH_KNOWERS = ("cli", "report/console.py")
+INSIDE_A_PROGRAM = ("dflash_bench.annotate.wrapping", "dflash_bench.annotate.hook.sitecustomize")
+"""What runs inside a foreign program, which must not die of it, and hands on whatever is thrown into a function."""
 
 
 @functools.cache
@@ -200,7 +202,7 @@ def test_nobody_catches_everything():
         for node in ast.walk(tree):
             if isinstance(node, ast.ExceptHandler):
                 caught = ast.unparse(node.type) if node.type else "everything"
-                if caught in ("everything", "Exception", "BaseException"):
+                if caught in ("everything", "Exception", "BaseException") and module not in INSIDE_A_PROGRAM:
                     wrong.append(f"{module}:{node.lineno} catches {caught}")
     assert wrong == []
 

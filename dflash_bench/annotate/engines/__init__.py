@@ -1,0 +1,1 @@
+"""Conditions of our tables that are longer than an expression. Nothing of an engine is imported here."""
