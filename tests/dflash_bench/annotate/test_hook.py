@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import subprocess
@@ -172,9 +173,11 @@ class Toy:
         found = []
         for file in sorted(self.out.glob("*.sqlite")):
             with closing(sqlite3.connect(file)) as database:
-                found += [text for (text,) in database.execute(
-                    "SELECT coalesce(text, value) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = id WHERE eventType = 34"
-                )]  # fmt: skip
+                rows = database.execute(
+                    "SELECT coalesce(text, value) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = id "
+                    "WHERE eventType = 34"
+                )
+                found += [text for (text,) in rows]
         return found
 
 
@@ -207,7 +210,7 @@ def test_conditions_hold_and_ranges_nest_as_the_table_says(toy):
             assert "prepare_for_decode" in holders
         if name == "prepare_for_decode" and start < steps[-1][1]:
             assert holders == ["decode_step"]
-    assert all(end <= after for (_, end), (after, _) in zip(steps, steps[1:], strict=False))
+    assert all(end <= after for (_, end), (after, _) in itertools.pairwise(steps))
 
 
 def test_a_process_says_its_rank_its_engine_and_its_version(toy):
@@ -245,7 +248,7 @@ def test_a_coroutine_is_a_range_each_time_it_runs(toy):
     (count,) = toy.processes()
     assert count["talk"] == 2 * 3
     found = [(start, end) for name, start, end in ranges(only_file(toy)) if name == "talk"]
-    assert all(end <= start for (_, end), (start, _) in zip(found, found[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(found))
 
 
 def test_generators_give_and_take_values_and_errors_as_before(toy):
@@ -257,7 +260,8 @@ def test_generators_give_and_take_values_and_errors_as_before(toy):
         "tokens = loop.tokens()\nnext(tokens)\ntokens.close()\n"
         "async def read():\n    return [each async for each in loop.stream()]\n"
         "assert asyncio.run(read()) == [1, 2]\n"
-        "async def leave():\n    stream = loop.stream()\n    assert await anext(stream) == 1\n    await stream.aclose()\n"
+        "async def leave():\n    stream = loop.stream()\n"
+        "    assert await anext(stream) == 1\n    await stream.aclose()\n"
         "asyncio.run(leave())\n"
     )
     (count,) = toy.processes()
