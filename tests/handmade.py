@@ -13,9 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_bench.metrics.columns import Names
-from dflash_bench.metrics.events import ApiCalls, GpuRows, ProcessEvents, Ranges, Reading
-from dflash_bench.metrics.intervals import NONE
+from dflash_bench.metrics.events.arrays import Names
+from dflash_bench.metrics.events.gpu import GpuRows
+from dflash_bench.metrics.events.host import ApiCalls, Ranges
+from dflash_bench.metrics.events.process import ProcessEvents
+from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.events.arrays import NONE
 from dflash_bench.metrics.steps import find_steps, thread_ranges
 from dflash_bench.metrics.windows import Outline, Window
 from dflash_bench.model import ProcessInfo, RankSource

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dflash_bench.gate.decision import Decision
     from dflash_bench.gate.policy import Policy
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.events import Reading
+    from dflash_bench.metrics.reading import Reading
     from dflash_bench.model import RunInfo, RunMetrics, Sides
     from dflash_bench.profile import Profile
 

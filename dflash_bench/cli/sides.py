@@ -11,7 +11,7 @@ from dflash_bench.errors import UsageError
 if TYPE_CHECKING:
     from dflash_bench.ingest.build import Progress
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.metrics.events import Reading
+    from dflash_bench.metrics.reading import Reading
     from dflash_bench.model import RunMetrics
     from dflash_bench.profile import Profile
 

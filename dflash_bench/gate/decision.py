@@ -17,7 +17,7 @@ from dflash_bench.environment import STACK, Difference, differences, is_refused
 from dflash_bench.errors import DataError, ExitCode, UsageError
 from dflash_bench.gate.attribution import Culprit, attribute
 from dflash_bench.gate.policy import OnInconclusive, Policy
-from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import Finding, MetricKey, Sides
 from dflash_bench.stats.composition import unlike_steps
 from dflash_bench.stats.judgement import Judgement, Judgements, Verdict

@@ -1,4 +1,4 @@
-"""Several ranks at their agreement: who came last, and why.
+"""Several ranks at their agreement: when each came, who came last, and what that cost: ``dp.*``.
 
 Nobody can leave before the last one arrives, and leaving takes about the same time everywhere: so the ends of the same
 agreement line the clocks of several captures up. Ranks of one capture share its clock and need no such estimate.
@@ -12,11 +12,66 @@ from functools import cached_property
 
 import numpy as np
 
-from dflash_bench.metrics.arrivals import Arrivals
-from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Value
+from dflash_bench.findings import finding
+from dflash_bench.metrics.events.arrays import NONE, compact, distinct
+from dflash_bench.metrics.events.intervals import own_time, own_time_of_overlapping
+from dflash_bench.metrics.measurements import metric
+from dflash_bench.metrics.view import View
+from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Metric
 
-LATE_START = "late start"
-UNATTRIBUTED = "unattributed"
+BETWEEN = "between ranges"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """One rank's agreements in order, in its capture's clock. All arrays [n], n = number of agreements.
+
+    ``step_start`` is where the step around each began; ``is_alloc`` whether that step allocated; ``work`` float64 [n]
+    of each name: time spent in that range (innermost) between the step's start and the arrival.
+    """
+
+    rank: int
+    capture: int
+    start: IntArray
+    end: IntArray
+    step_start: IntArray
+    is_alloc: BoolArray
+    work: dict[str, FloatArray]
+
+
+def arrivals_of(view: View) -> Arrivals | None:
+    """The agreements of a process inside its steps; None where there are none, or the process has no rank."""
+    steps, process = view.steps, view.events.process
+    found = view.named(view.reading.agreement)
+    step = steps.of(found.start)
+    found, step = found[step != NONE], step[step != NONE]
+    if not len(found) or process.rank is None:
+        return None
+    return Arrivals(
+        rank=process.rank,
+        capture=process.capture,
+        start=found.start,
+        end=found.end,
+        step_start=steps.start[step],
+        is_alloc=steps.holding_any(view.named(view.reading.alloc).start)[step],
+        work=_work_before(view, found.thread, steps.start[step], found.start),
+    )
+
+
+def _work_before(view: View, thread: IntArray, begin: IntArray, arrival: IntArray) -> dict[str, FloatArray]:
+    """The time in each range, as far as it was the innermost of its thread, between two instants. All [n]."""
+    work: dict[str, FloatArray] = {}
+    names = (*view.own.name.values, BETWEEN)
+    for own in distinct(thread):
+        mine = np.flatnonzero(thread == own)
+        index, rows = view.own_index.of_thread(own)
+        used, code = compact(view.own.name.codes[rows[index.source]])
+        count = own_time if index.is_nested else own_time_of_overlapping
+        total = count(index, code, len(used), begin[mine], arrival[mine])
+        for name, time in zip([*used.tolist(), len(names) - 1], total, strict=True):
+            if time.any():
+                work.setdefault(names[name], np.zeros(len(thread)))[mine] = time
+    return {name: work[name] for name in names if name in work}
 
 
 @dataclass(frozen=True)  # without slots: `lateness` is worked out once
@@ -87,48 +142,23 @@ def _findings(found: Sequence[Arrivals], meeting: Meeting) -> tuple[Finding, ...
     counts = [len(a.start) for a in found]
     if len(set(counts)) > 1:
         extra = max(counts) - min(counts)
-        text = f"ranks agreed {min(counts):,} to {max(counts):,} times; only the first {min(counts):,} are compared"
-        findings.append(Finding("agreement_counts_differ", None, extra, text))
+        findings.append(finding("agreement_counts_differ", None, extra, least=min(counts), most=max(counts)))
     spread, effect = float(meeting.offset_spread.max()), float(np.median(meeting.tax))
     if spread > effect:
-        text = (
-            f"the clocks line up to {spread / 1000:,.1f} µs only, more than the agreement tax of"
-            f" {effect / 1000:,.1f} µs: the cross-rank figures are not to be trusted"
+        findings.append(
+            finding("clock_spread", None, len(meeting.ranks), spread_us=spread / 1000, effect_us=effect / 1000)
         )
-        findings.append(Finding("clock_spread", None, len(meeting.ranks), text))
     return tuple(findings)
 
 
-def lateness_rows(found: Sequence[Arrivals], meeting: Meeting) -> list[tuple[Value, ...]]:
-    """Rows (rank, cause, mean_ns, p50_ns): lateness = late start of the step + longer work before the agreement.
-
-    Each part is a rank's own figure − the median over ranks, step by step; medians do not add up, and what they leave
-    over is ``unattributed``.
-    """
-    rows: dict[int, list[tuple[Value, ...]]] = {rank: [] for rank in meeting.ranks}
-    for name, part in _lateness_parts(sorted(found, key=lambda a: a.rank), meeting):
-        for rank, own in zip(meeting.ranks, part, strict=True):
-            if own.any():
-                rows[rank].append((rank, name, float(own.mean()), float(np.median(own))))
-    return [row for of_rank in rows.values() for row in sorted(of_rank, key=_size)]
-
-
-def _size(row: tuple[Value, ...]) -> float:
-    """The largest mean first."""
-    mean = row[2]
-    assert isinstance(mean, float)
-    return -abs(mean)
-
-
-def _lateness_parts(found: Sequence[Arrivals], meeting: Meeting) -> Iterator[tuple[str, FloatArray]]:
-    """Each cause and its part of the lateness, ns, [ranks, n]: one at a time, since they can be large and many."""
-    n = meeting.arrival.shape[1]
-    part: FloatArray = meeting.step_start - np.median(meeting.step_start, axis=0)
-    yield LATE_START, part
-    total = part
-    for name in dict.fromkeys(name for a in found for name in a.names):
-        own = np.stack([a.work[a.names.index(name), :n] if name in a.names else np.zeros(n) for a in found])
-        part = own - np.median(own, axis=0)
-        yield name, part
-        total = total + part
-    yield UNATTRIBUTED, meeting.lateness - total
+def agreement_metrics(meeting: Meeting) -> Iterator[Metric]:
+    """The figures of each rank, then those of all of them together."""
+    last, wait, every = meeting.last, meeting.wait, np.arange(meeting.arrival.shape[1])
+    for k, rank in enumerate(meeting.ranks):
+        yield metric("dp.wait", rank, wait[k], block=every)
+        yield metric("dp.lateness", rank, meeting.lateness[k], block=every)
+        yield metric("dp.straggler_share", rank, last == k, block=every)
+        yield metric("clock.offset", rank, np.median(meeting.offset[k : k + 1], axis=1), num_samples=len(every))
+        yield metric("clock.offset_spread", rank, meeting.offset_spread[k : k + 1], num_samples=len(every))
+    yield metric("dp.alloc_on_critical_path", None, meeting.is_alloc[last, every], block=every)
+    yield metric("dp.agreement_tax", None, meeting.tax, block=every)

@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from dflash_bench.metrics.events import Reading
-from dflash_bench.metrics.names import Rule
+from dflash_bench.metrics.events.names import Rule
+from dflash_bench.metrics.reading import Reading
 
 
 class Preset(StrEnum):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_bench.metrics.events import ProcessEvents, Ranges, Reading
-from dflash_bench.metrics.intervals import NONE, Intervals, distinct, intervals, used_codes
-from dflash_bench.metrics.shelf import Growing, Shelf, let_go, stored
+from dflash_bench.findings import finding
+from dflash_bench.layout import Events
+from dflash_bench.metrics.events.arrays import NONE, read_columns
+from dflash_bench.metrics.events.host import Ranges
+from dflash_bench.metrics.measurements import Measurements
+from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import BoolArray, Finding, IntArray
+
+if TYPE_CHECKING:
+    from dflash_bench.metrics.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +32,6 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.start)
-
-    def kept(self, shelf: Shelf | None) -> Steps:
-        """The same steps, on the shelf if there is one and they are many."""
-        return replace(self, start=stored(self.start, shelf).mapped(), end=stored(self.end, shelf).mapped())
-
-    def let_go(self) -> None:
-        """From a shelf they take no memory until they are looked at again."""
-        let_go(self.start)
-        let_go(self.end)
 
     def of(self, t: IntArray) -> IntArray:
         """The step whose [start, end) holds each instant, or NONE. int64 [n] → int64 [n]."""
@@ -56,55 +54,19 @@ class Steps:
 
     def holding_any(self, t: IntArray) -> BoolArray:
         """bool [steps]: which steps hold at least one of these instants."""
-        return np.bincount(_inside(self.of(t)), minlength=len(self)) > 0
+        return self.sum_by(self.of(t)) > 0
 
-    def sum_of(self, t: IntArray, weights: IntArray) -> IntArray:
-        """int64 [steps]: the weights summed up by step; instants outside steps do not count."""
-        step = self.of(t)
+    def sum_by(self, step: IntArray, weights: IntArray | None = None) -> IntArray:
+        """int64 [steps]: the weights, or 1 each, summed up by step. ``step`` int64 [n], NONE for outside."""
+        inside = step != NONE
+        if weights is None:
+            return np.bincount(step[inside], minlength=len(self))
         total = np.zeros(len(self), np.int64)
-        np.add.at(total, step[step != NONE], weights[step != NONE])
+        np.add.at(total, step[inside], weights[inside])
         return total
 
 
-class PerStep:
-    """One number for each step, summed up as time goes on: steps that are over go to the shelf, if there is one."""
-
-    def __init__(self, num_steps: int, shelf: Shelf | None) -> None:
-        self.num_steps, self.over = num_steps, Growing(shelf, np.int64)
-        self.first, self.last_sum = 0, np.zeros(1, np.int64)
-        self.every: IntArray | None = None
-
-    def add(self, step: IntArray, values: IntArray | None = None) -> None:
-        """Add values, or 1 each, to these steps, which ascend and go on where they ended the last time."""
-        if not len(step):
-            return
-        sums = np.bincount(step - self.first) if values is None else np.zeros(step[-1] + 1 - self.first, np.int64)
-        if values is not None:
-            np.add.at(sums, step - self.first, values)
-        sums[0] += self.last_sum[0]
-        self.over.add(sums[:-1])
-        self.first, self.last_sum = int(step[-1]), sums[-1:].copy()
-
-    def array(self) -> IntArray:
-        """The sums, int64 [steps]; from then on nothing can be added."""
-        if self.every is None:
-            if self.num_steps:
-                self.over.add(self.last_sum)
-                self.over.add(np.zeros(self.num_steps - self.first - 1, np.int64))
-            self.every = self.over.array()
-        return self.every
-
-
-def _inside(step: IntArray) -> IntArray:
-    return step[step != NONE]
-
-
-def find_steps(events: ProcessEvents, reading: Reading) -> tuple[Steps, tuple[Finding, ...]]:
-    """The steps of a process, see `steps_among`."""
-    return steps_among(events.ranges, events.process.rank, reading)
-
-
-def steps_among(ranges: Ranges, rank: int | None, reading: Reading) -> tuple[Steps, tuple[Finding, ...]]:
+def find_steps(ranges: Ranges, rank: int | None, reading: Reading) -> tuple[Steps, tuple[Finding, ...]]:
     """The steps among ranges: those whose name matches, in one domain, none inside another.
 
     Two scopes of one name per iteration, one within the other, would double the steps: the inner ones are left out and
@@ -114,14 +76,12 @@ def steps_among(ranges: Ranges, rank: int | None, reading: Reading) -> tuple[Ste
     found = ranges[ranges.name.matching(reading.step_pattern())]
     domain, others = _main_domain(found)
     if others:
-        text = f"{others:,} ranges match the step name in another domain than {domain!r} and do not count"
-        findings.append(Finding("step_name_in_two_domains", rank, others, text))
+        findings.append(finding("step_name_in_two_domains", rank, others, domain=domain))
         found = found[found.domain.among({domain})]
     latest_end = np.maximum.accumulate(found.end)
     inner = np.concatenate([[False], found.start[1:] < latest_end[:-1]]) if len(found) else np.zeros(0, bool)
     if inner.any():
-        text = f"{inner.sum():,} step ranges begin inside another step and do not count"
-        findings.append(Finding("step_inside_step", rank, int(inner.sum()), text))
+        findings.append(finding("step_inside_step", rank, int(inner.sum())))
         found = found[~inner]
     return Steps(found.start, found.end, domain), tuple(findings)
 
@@ -134,101 +94,36 @@ def _main_domain(found: Ranges) -> tuple[str, int]:
     return found.domain.values[best], int(counts.sum() - counts[best])
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadRanges:
-    """The program's own ranges of each thread, ready to be asked which one was innermost at an instant."""
-
-    ranges: Ranges
-    by_thread: dict[int, tuple[Intervals, IntArray]]
-
-    def innermost(self, thread: IntArray, t: IntArray) -> IntArray:
-        """Index into ``ranges`` of the innermost range of that thread at each instant, or NONE. int64 [n] each."""
-        found = np.full(len(t), NONE, np.int64)
-        for key in distinct(thread):
-            if key in self.by_thread:
-                index, rows = self.by_thread[key]
-                mine = np.flatnonzero(thread == key)
-                held = index.holding(t[mine])
-                found[mine] = np.where(held == NONE, NONE, rows[index.source[held]])
-        return found
-
-    def of_thread(self, thread: int) -> tuple[Intervals, IntArray]:
-        """The intervals of a thread, and which range each thing they were made of is."""
-        nothing = np.zeros(0, np.int64)
-        return self.by_thread.get(thread) or (intervals(nothing, nothing), nothing)
-
-    def parents(self) -> IntArray:
-        """For each range, the index of the innermost other one of its thread that holds its start, or NONE."""
-        parent = np.full(len(self.ranges), NONE, np.int64)
-        for index, rows in self.by_thread.values():
-            held = index.parents
-            parent[rows[index.source]] = np.where(held == NONE, NONE, rows[index.source[held]])
-        return parent
+def measure_steps(view: View, found: Measurements) -> None:
+    """``step.period``, and how many steps the profiler's overhead touched; a warning where there are no steps."""
+    steps = view.steps
+    found.findings.extend(view.step_findings)
+    if not len(steps):
+        _warn_of_no_steps(view, found)
+        return
+    found.add("step.period", np.diff(steps.start), np.arange(1, len(steps)))
+    overhead = read_columns(view.profile, Events.OVERHEAD, view.events.process, ("start_ns", "end_ns"))
+    touched = num_touched(steps, *overhead.values())
+    found.add_value("coverage.steps_with_overhead", touched, len(steps))
 
 
-class Paths:
-    """The paths of ranges: names from the outermost range that holds it to its own, joined by `` > ``.
-
-    ``values`` holds every path that was asked for, in whichever window.
-    """
-
-    def __init__(self) -> None:
-        self.values: list[str] = []
-        self._code_of: dict[tuple[int, int], int] = {}
-        self._open = np.zeros(0, np.int64)
-
-    def codes(self, own: ThreadRanges, wanted: IntArray, stays_open: BoolArray) -> IntArray:
-        """Which path each wanted range has, int64 [n]; NONE for NONE.
-
-        The ranges still open from before come first, with the path they had; ``stays_open`` bool [ranges]: those that
-        will come first the next time.
-        """
-        parent = own.parents()
-        code = np.full(len(own.ranges), NONE, np.int64)
-        code[: len(self._open)] = self._open
-        # few ranges hold a wait: only they and those around them are given a path
-        rows = _with_outer(parent, np.concatenate([wanted[wanted != NONE], np.flatnonzero(stays_open)]))
-        rows = rows[rows >= len(self._open)]
-        level = rows[(parent[rows] == NONE) | (code[parent[rows]] != NONE)]
-        while len(level):
-            code[level] = self._extended(own, np.where(parent[level] == NONE, NONE, code[parent[level]]), level)
-            rows = rows[code[rows] == NONE]
-            level = rows[code[parent[rows]] != NONE]
-        self._open = code[stays_open]
-        return np.where(wanted == NONE, NONE, code[wanted]) if len(code) else wanted
-
-    def _extended(self, own: ThreadRanges, outer: IntArray, level: IntArray) -> IntArray:
-        """The paths of one nesting level, each its outer path and its own name."""
-        names = own.ranges.name
-        num_names = len(names.values)
-        pairs, place = used_codes((outer + 1) * num_names + names.codes[level], (len(self.values) + 1) * num_names)
-        found = [self._code(pair // num_names, pair % num_names, names.values) for pair in pairs.tolist()]
-        return np.asarray(found, np.int64)[place]
-
-    def _code(self, outer: int, name: int, names: tuple[str, ...]) -> int:
-        if (outer, name) not in self._code_of:
-            self._code_of[outer, name] = len(self.values)
-            self.values.append(names[name] if outer == 0 else f"{self.values[outer - 1]} > {names[name]}")
-        return self._code_of[outer, name]
+def _warn_of_no_steps(view: View, found: Measurements) -> None:
+    names = view.events.ranges.name
+    if not len(names):
+        found.warn("no_steps", 0, reason="no NVTX ranges in the capture", hint="")
+        return
+    counts = np.bincount(names.codes, minlength=len(names.values))
+    some = ", ".join(f"{names.values[k]!r}" for k in np.argsort(-counts, kind="stable")[:5])
+    hint = f" (choose one with --step-range; the most frequent are {some})"
+    found.warn("no_steps", len(names), reason=f"no range named {view.reading.step!r}", hint=hint)
 
 
-def _with_outer(parent: IntArray, rows: IntArray) -> IntArray:
-    """These ranges and all those around them, ascending. ``parent`` int64 [ranges]: what each lies in, or NONE."""
-    is_met = np.zeros(len(parent), bool)
-    while len(rows):
-        is_met[rows] = True
-        rows = parent[rows]
-        rows = rows[rows != NONE]
-        rows = rows[~is_met[rows]]
-    return np.flatnonzero(is_met)
-
-
-def thread_ranges(ranges: Ranges, domain: str) -> ThreadRanges:
-    """Index the ranges of the step range's domain by thread: ranges of libraries never take the blame."""
-    is_own = ranges.domain.among({domain})
-    own = ranges if is_own.all() else ranges[is_own]
-    by_thread = {}
-    for thread in distinct(own.thread):
-        rows = np.flatnonzero(own.thread == thread)
-        by_thread[thread] = intervals(own.start[rows], own.end[rows]), rows
-    return ThreadRanges(own, by_thread)
+def num_touched(steps: Steps, start: IntArray, end: IntArray) -> int:
+    """How many steps any of these intervals overlaps."""
+    first = np.searchsorted(steps.end, start, side="right")
+    last = np.searchsorted(steps.start, end, side="left")
+    change = np.zeros(len(steps) + 1, np.int64)
+    overlapping = first < last
+    np.add.at(change, first[overlapping], 1)
+    np.add.at(change, last[overlapping], -1)
+    return int((np.cumsum(change)[:-1] > 0).sum())

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_bench.metrics.quantiles import mean, totals
-from dflash_bench.metrics.shelf import let_go
 from dflash_bench.model import FloatArray, Metric, Statistic
 
 
@@ -27,20 +25,15 @@ def summarise(metric: Metric) -> Summary | None:
     """The summary of a metric's samples; None where there are none."""
     if not len(metric.values):
         return None
-    found = totals(metric.values, (50, 90, 99))
-    p50, p90, p99 = found.quantiles
-    return Summary(metric.n, p50, p90, p99, found.mean, found.total)
+    p50, p90, p99 = (float(each) for each in np.percentile(metric.values, (50, 90, 99)))
+    return Summary(metric.n, p50, p90, p99, float(metric.values.mean()), float(metric.values.sum()))
 
 
 def figure(metric: Metric) -> float | None:
     """The one figure by which a metric is compared: its statistic over its samples; None where there are none."""
     if not len(metric.values):
         return None
-    if metric.statistic in (Statistic.MEAN, Statistic.VALUE):
-        return mean(metric.values)
-    found = statistic(metric, metric.values, metric.group)
-    let_go(metric.values)
-    return found
+    return statistic(metric, metric.values, metric.group)
 
 
 def statistic(metric: Metric, values: FloatArray, group: np.typing.NDArray[np.bool_] | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Where the host waited for the GPU."""
+"""``sync.*``: where the host waited for the GPU."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import re
 
 import numpy as np
 
-from dflash_bench.metrics.blame import blamed
-from dflash_bench.metrics.collect import Collector
-from dflash_bench.metrics.events import ApiCalls
-from dflash_bench.metrics.intervals import NONE
-from dflash_bench.metrics.launches import is_launch
-from dflash_bench.metrics.steps import Paths, PerStep, Steps
-from dflash_bench.metrics.windows import Window
+from dflash_bench.metrics.events.arrays import NONE, Names, compact
+from dflash_bench.metrics.events.host import ApiCalls
+from dflash_bench.metrics.events.launches import is_launch
+from dflash_bench.metrics.measurements import Measurements
+from dflash_bench.metrics.view import View
 from dflash_bench.model import IntArray
 
 SYNC = re.compile(r"(cuda(Stream|Event|Device)|cu(Stream|Event|Ctx))Synchronize(_pt[sd][sz])?")
@@ -22,45 +20,49 @@ BLOCKING_COPY = re.compile(r"cu(da)?Memcpy(?!\w*Async)\w*")
 """Copies that block without being called synchronize: a pageable device-to-host copy is a host wait too."""
 
 
-class WaitMeter:
-    """Host waits inside steps, on any thread. Holds the paths of ranges that occur."""
+def measure_waits(view: View, found: Measurements) -> None:
+    """Host waits inside steps, on any thread."""
+    steps, calls, step = view.steps, view.events.calls, view.step_of_call
+    if not len(steps):
+        return
+    if not len(calls):
+        found.warn("no_api_calls", len(steps))
+        return
+    every, inside = np.arange(len(steps)), step != NONE
+    rows = np.flatnonzero(calls.name.matching(SYNC) & inside)
+    syncs, of = calls[rows], step[rows]
+    duration = syncs.end - syncs.start
+    for code in np.unique(syncs.name.codes):
+        own = syncs.name.codes == code
+        found.add(f"sync.{syncs.name.values[code]}", duration[own], of[own])
+    found.add("sync.total_per_step", steps.sum_by(of, duration), every)
+    found.add("sync.calls_per_step", steps.sum_by(of), every)
+    found.add("launch.calls_per_step", steps.sum_by(step[is_launch(calls.name) & inside]), every)
+    threads, thread = compact(syncs.thread)
+    api = syncs.name.values, syncs.name.codes
+    found.blame("sync.by_thread", [([str(t) for t in threads], thread), api], duration)
+    waits = calls[(calls.name.matching(SYNC) | calls.name.matching(BLOCKING_COPY)) & inside]
+    found.blame("sync.by_range", [_paths(view, waits), (waits.name.values, waits.name.codes)], waits.end - waits.start)
 
-    def __init__(self, steps: Steps, collector: Collector) -> None:
-        self.steps, self.collector, self.paths = steps, collector, Paths()
-        self.waited, self.num_waits, self.num_launches = (PerStep(len(steps), collector.shelf) for _ in range(3))
 
-    def see(self, window: Window, step: IntArray) -> None:
-        """Take in the calls of a window; ``step`` int64 [calls] is the step of each, or NONE."""
-        calls, inside = window.calls, step != NONE
-        syncs = np.flatnonzero(calls.name.matching(SYNC) & inside)
-        self._by_name(calls[syncs], step[syncs])
-        self.num_launches.add(step[is_launch(calls.name) & inside])
-        self._by_thread(calls[syncs])
-        waits = calls[(calls.name.matching(SYNC) | calls.name.matching(BLOCKING_COPY)) & inside]
-        held = window.own.innermost(waits.thread, waits.start)
-        # paths are followed through every window, whether anything waits there or not
-        path = self.paths.codes(window.own, held, window.stays_open)
-        keys = [(self.paths.values, path), (waits.name.values, waits.name.codes)]
-        for label, duration in blamed(keys, waits.end - waits.start):
-            self.collector.blame("sync.by_range", label, duration)
+def _paths(view: View, waits: ApiCalls) -> tuple[list[str], IntArray]:
+    """The range paths that occur, and which of them each wait has.
 
-    def finish(self) -> None:
-        """The figures that need all windows."""
-        every = np.arange(len(self.steps))
-        self.collector.add("sync.total_per_step", self.waited.array(), every)
-        self.collector.add("sync.calls_per_step", self.num_waits.array(), every)
-        self.collector.add("launch.calls_per_step", self.num_launches.array(), every)
+    A path holds the names of the ranges around, from the outermost to the innermost, joined by `` > ``.
+    """
+    names, parents = view.own.name, view.own_index.parents
+    ranges, place = np.unique(view.own_index.innermost(waits.thread, waits.start), return_inverse=True)
+    path, row = np.zeros(len(ranges), np.int64), ranges
+    while (row != NONE).any():
+        _, path = np.unique(path * (len(names.values) + 1) + names.codes_at(row) + 1, return_inverse=True)
+        row = np.where(row == NONE, NONE, parents[row])
+    _, first, code = np.unique(path, return_index=True, return_inverse=True)
+    return [_path(names, parents, int(ranges[k])) for k in first], code[place]
 
-    def _by_name(self, waits: ApiCalls, step: IntArray) -> None:
-        duration = waits.end - waits.start
-        self.waited.add(step, duration)
-        self.num_waits.add(step)
-        for code in np.unique(waits.name.codes):
-            rows = waits.name.codes == code
-            self.collector.add(f"sync.{waits.name.values[code]}", duration[rows], step[rows])
 
-    def _by_thread(self, waits: ApiCalls) -> None:
-        threads, code = np.unique(waits.thread, return_inverse=True)
-        keys = [([str(t) for t in threads], code), (waits.name.values, waits.name.codes)]
-        for label, duration in blamed(keys, waits.end - waits.start):
-            self.collector.blame("sync.by_thread", label, duration)
+def _path(names: Names, parents: IntArray, row: int) -> str:
+    path: list[str] = []
+    while row != NONE:
+        path.insert(0, names.values[names.codes[row]])
+        row = int(parents[row])
+    return " > ".join(path) or "-"

@@ -16,7 +16,7 @@ from typing import Any
 
 from dflash_bench import __version__
 from dflash_bench.environment import differences, is_refused
-from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.registry import spec
 from dflash_bench.model import Comparison
 from dflash_bench.profile import Profile

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from dflash_bench.metrics.strata import Stratum
+from dflash_bench.metrics.kinds import Kind
 from dflash_bench.model import Finding, RunInfo
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ MAX_RANGES_SHOWN = 40
 KINDS_TITLE = "Kinds of steps"
 SECTIONS = (
     ("Steps and ranges", ("step.period", "range.")),
-    (KINDS_TITLE, ("steps@", "step.lead@", *(f"step.period@{kind}" for kind in Stratum))),
+    (KINDS_TITLE, ("steps@", "step.lead@", *(f"step.period@{kind}" for kind in Kind))),
     ("Allocation", ("alloc.",)),
     ("Launch lead", ("step.lead", "launch.", "graph.", "stall.")),
     ("Host waits", ("sync.",)),

@@ -8,9 +8,11 @@ from enum import StrEnum
 
 import numpy as np
 
-from dflash_bench.metrics.events import ApiCalls, ProcessEvents, Ranges, Reading, load
-from dflash_bench.metrics.intervals import NONE
-from dflash_bench.metrics.launches import Launches
+from dflash_bench.metrics.events.host import ApiCalls, Ranges
+from dflash_bench.metrics.events.process import ProcessEvents, load
+from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.events.arrays import NONE
+from dflash_bench.metrics.events.launches import Launches
 from dflash_bench.metrics.steps import Steps, find_steps
 from dflash_bench.metrics.waits import BLOCKING_COPY, SYNC
 from dflash_bench.model import IntArray, Unit

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dflash_bench.metrics.agreement import lateness_rows, meet
 from dflash_bench.metrics.arrivals import ArrivalMeter
-from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.reading import Reading
 
 
 def rank_events(rank, capture, prepare, shift=0, allocs=(), leave_late=0):

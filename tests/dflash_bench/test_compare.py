@@ -9,7 +9,7 @@ import pytest
 from handmade import Range, mark, write
 
 from dflash_bench.compare import change
-from dflash_bench.metrics.rank import metric
+from dflash_bench.metrics.measurements import metric
 from dflash_bench.model import Better
 from dflash_bench.stats.bootstrap import difference_interval
 

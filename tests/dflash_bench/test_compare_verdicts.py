@@ -101,7 +101,7 @@ def test_runs_of_two_devices_get_figures_but_no_verdict():
 
 
 def test_what_is_not_judged_keeps_its_figures():
-    from dflash_bench.metrics.rank import metric as measured
+    from dflash_bench.metrics.measurements import metric as measured
 
     both = [run([measured("coverage.open_ranges", 0, np.array([k]))]) for k in (1, 4)]
     found, judgements = compare_both(both[:1], both[1:])

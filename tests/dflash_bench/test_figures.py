@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simulated_runs import compare_both
 
 from dflash_bench.compare import compare
-from dflash_bench.metrics.rank import metric
+from dflash_bench.metrics.measurements import metric
 from dflash_bench.model import Better, RunInfo, RunMetrics, Table
 from dflash_bench.report.changes import Tone, direction, excludes_zero, tone
 from dflash_bench.report.figures import MAX_POINTS, built, ecdf, ecdf_figure, label, worst_rank

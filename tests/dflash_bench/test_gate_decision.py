@@ -173,7 +173,7 @@ def test_nothing_to_judge_is_an_error_not_a_pass():
 
 
 def test_runs_that_did_other_work_are_told():
-    from dflash_bench.metrics.rank import metric as measured
+    from dflash_bench.metrics.measurements import metric as measured
 
     def with_tokens(count):
         rng = np.random.default_rng(count)

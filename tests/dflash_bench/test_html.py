@@ -12,7 +12,7 @@ import pytest
 from simulated_runs import compare_both
 
 from dflash_bench.compare import compare, compare_sides
-from dflash_bench.metrics.rank import metric
+from dflash_bench.metrics.measurements import metric
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Change, Comparison, Finding, Interval, RunInfo, RunMetrics, Sides, Table

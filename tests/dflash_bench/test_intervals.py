@@ -7,7 +7,7 @@ from handmade import ints
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_bench.metrics.intervals import NONE, intervals
+from dflash_bench.metrics.events.intervals import NONE, intervals
 
 # small numbers, so that equal starts, equal ends, zero lengths and nesting all come up often
 INTERVALS = st.lists(st.tuples(st.integers(-20, 20), st.integers(0, 15)), max_size=25)

@@ -7,7 +7,7 @@ from handmade import Call, Work, api_calls, gpu_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_bench.metrics.launches import join
+from dflash_bench.metrics.events.launches import join
 
 
 def joined(calls, work):

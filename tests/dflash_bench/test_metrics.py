@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dflash_bench.findings import CODES
 from dflash_bench.metrics.measure import _RULES, pool
-from dflash_bench.metrics.rank import metric
+from dflash_bench.metrics.measurements import metric
 from dflash_bench.metrics.registry import SPECS, Pool, is_family, position, spec
 from dflash_bench.metrics.summary import figure, summarise
 from dflash_bench.model import Better, Statistic, Unit

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_bench.metrics.arrivals import own_time, own_time_of_overlapping
-from dflash_bench.metrics.intervals import Intervals, intervals, used_codes
+from dflash_bench.metrics.events.intervals import Intervals, intervals, used_codes
 
 Spans = list[tuple[int, int]]
 

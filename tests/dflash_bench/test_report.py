@@ -10,7 +10,7 @@ import pytest
 from handmade import Range, write
 from rich.console import Console
 
-from dflash_bench.metrics.rank import metric
+from dflash_bench.metrics.measurements import metric
 from dflash_bench.model import Finding, RunInfo, RunMetrics, Table, Unit
 from dflash_bench.report.as_json import metrics_json
 from dflash_bench.report.console import show

@@ -11,7 +11,7 @@ from generator import Fault, Mode, Schema, Spec, write_export
 from sql_oracle import read
 
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import RunMetrics
 

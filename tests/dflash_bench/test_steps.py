@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_bench.errors import UsageError
-from dflash_bench.metrics.columns import Names
-from dflash_bench.metrics.events import Ranges, Reading, ranges_in_order
-from dflash_bench.metrics.intervals import NONE, intervals
+from dflash_bench.metrics.events.arrays import Names
+from dflash_bench.metrics.events.host import Ranges, ranges_in_order
+from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.events.intervals import NONE, intervals
 from dflash_bench.metrics.rank import _steps_touched
 from dflash_bench.metrics.shelf import FLUSH_BYTES, Shelf
 from dflash_bench.metrics.steps import Paths, PerStep, find_steps, steps_among, thread_ranges

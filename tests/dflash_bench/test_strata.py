@@ -7,7 +7,7 @@ from generator import Fault, Spec, write_export
 from handmade import Call, Range, events, whole, write
 
 from dflash_bench.ingest.sources import IngestOptions, resolve_all
-from dflash_bench.metrics.events import Reading
+from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.presets import Preset, reading_of
 from dflash_bench.metrics.strata import MIN_STEPS, StrataMeter

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.layout import SCHEMAS, Events
-from dflash_bench.metrics.columns import Names
-from dflash_bench.metrics.events import ApiCalls, GpuRows, ProcessEvents, Ranges, load
-from dflash_bench.metrics.intervals import NONE
+from dflash_bench.metrics.events.arrays import Names
+from dflash_bench.metrics.events.gpu import GpuRows
+from dflash_bench.metrics.events.host import ApiCalls, Ranges
+from dflash_bench.metrics.events.process import ProcessEvents, load
+from dflash_bench.metrics.events.arrays import NONE
 from dflash_bench.metrics.steps import Steps
 from dflash_bench.model import ProcessInfo, RankSource
 from dflash_bench.report.gpu_work import gpu_work

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from dflash_bench.metrics import waits
 from dflash_bench.metrics.blame import Blame, blamed, merged
 from dflash_bench.metrics.collect import Collector
-from dflash_bench.metrics.events import Reading
-from dflash_bench.metrics.launches import join
+from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.events.launches import join
 from dflash_bench.metrics.shelf import Part, together
 from dflash_bench.metrics.stalls import StallMeter
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from dflash_bench.layout import StepTable
-from dflash_bench.metrics.columns import ints
-from dflash_bench.metrics.rank import metric
+from dflash_bench.metrics.events.arrays import ints
+from dflash_bench.metrics.measurements import metric
 from dflash_bench.model import IntArray, Metric, RunInfo, Table, Value
 from dflash_bench.profile import Profile
 

@@ -10,12 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from dflash_bench.model import BoolArray, IntArray
-
-Index = IntArray | BoolArray | slice
-
-NONE = -1
-"""No interval. The only place where −1 stands for absence: these are indices inside NumPy arrays."""
+from dflash_bench.metrics.events.arrays import NONE
+from dflash_bench.model import FloatArray, IntArray
 
 
 @dataclass(frozen=True)  # without slots: `parents` is worked out once
@@ -23,8 +19,8 @@ class Intervals:
     """Half-open intervals [start, end), sorted by start, of equal starts the longest first.
 
     ``start``, ``end``: int64 [n]. ``source`` int64 [n] is each one's place in the arrays it was made of. ``outer``
-    int64 [n] is the nearest earlier interval that ends later, or NONE: whoever looks for an interval that holds t and
-    finds one over already may skip to its ``outer``, since all between end no later.
+    int64 [n] is the nearest earlier interval that ends later, or NONE. When an interval is over at t, so are all those
+    between it and its ``outer``: the search for one that holds t goes on there.
     """
 
     start: IntArray
@@ -86,33 +82,40 @@ def _outer(end: IntArray) -> IntArray:
     return outer
 
 
-def distinct(values: IntArray) -> list[int]:
-    """The numbers that occur, ascending: as ``numpy.unique``, but at once where they are all the same."""
-    if len(values) and (values == values[0]).all():
-        return [int(values[0])]
-    return [int(value) for value in np.unique(values)]
+def own_time(index: Intervals, name: IntArray, num_names: int, begin: IntArray, stop: IntArray) -> FloatArray:
+    """Time inside windows by innermost interval: own time less that of the intervals directly inside.
 
-
-def slim(values: IntArray) -> IntArray:
-    """The same numbers, read-only and in the memory of a single one where they are all equal, as threads mostly are."""
-    if len(values) < 2 or values[0] != values[-1] or not (values == values[0]).all():
-        return values
-    return np.broadcast_to(values[0], values.shape)
-
-
-def taken(values: IntArray, index: Index) -> IntArray:
-    """``values[index]``, slim where the values are."""
-    if isinstance(index, slice) or values.strides != (0,) or not len(values):
-        return values[index]
-    return np.broadcast_to(values[0], int(np.count_nonzero(index)) if index.dtype == np.bool_ else len(index))
-
-
-def used_codes(codes: IntArray, size: int) -> tuple[IntArray, IntArray]:
-    """Which of the numbers 0 … size − 1 occur, ascending, and for each of ``codes`` its place among those.
-
-    As ``numpy.unique`` with its inverse, by counting instead of sorting: for codes of few names.
+    ``index``: intervals that nest. ``name`` int64 [intervals] < ``num_names``. ``begin``, ``stop`` int64 [n]: windows,
+    both ascending; they may overlap. Returns float64 [num_names + 1, n]; the last row is time in no interval.
     """
-    used = np.flatnonzero(np.bincount(codes, minlength=size))
-    place = np.zeros(size, np.int64)
-    place[used] = np.arange(len(used))
-    return used, place[codes]
+    first = np.searchsorted(stop, index.start, side="right")
+    count = np.maximum(np.searchsorted(begin, index.end, side="left") - first, 0)
+    interval = np.repeat(np.arange(len(index)), count)
+    window = np.repeat(first, count) + np.arange(len(interval)) - np.repeat(np.cumsum(count) - count, count)
+    inside = np.minimum(index.end[interval], stop[window]) - np.maximum(index.start[interval], begin[window])
+    inside = np.maximum(inside, 0).astype(np.float64)
+    owner = np.append(name, num_names)[index.parents[interval]]
+    size, n = (num_names + 1) * len(begin), len(begin)
+    total = np.bincount(name[interval] * n + window, inside, size) - np.bincount(owner * n + window, inside, size)
+    found: FloatArray = np.asarray(total, np.float64).reshape(num_names + 1, n)
+    found[num_names] += stop - begin
+    return found
+
+
+def own_time_of_overlapping(
+    index: Intervals, name: IntArray, num_names: int, begin: IntArray, stop: IntArray
+) -> FloatArray:
+    """As `own_time`, for intervals that need not nest: piece by piece between all edges, which takes longer."""
+    total = np.zeros((num_names + 1, len(begin)))
+    if not len(begin):
+        return total
+    edges = np.sort(np.concatenate([index.start, index.end, begin, stop]))
+    first = np.searchsorted(stop, edges[:-1], side="right")
+    count = np.maximum(np.searchsorted(begin, edges[:-1], side="right") - first, 0)
+    piece = np.repeat(np.arange(len(count)), count)
+    window = np.repeat(first, count) + np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count)
+    held = index.holding(edges[:-1][piece])
+    # NONE is −1: it takes the entry behind the last name
+    owner = np.append(name, num_names)[held]
+    np.add.at(total, (owner, window), np.diff(edges)[piece])
+    return total

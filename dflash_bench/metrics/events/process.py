@@ -1,0 +1,28 @@
+"""All events of one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dflash_bench.metrics.events.gpu import GpuRows, read_gpu_rows
+from dflash_bench.metrics.events.host import ApiCalls, Ranges, read_calls, read_ranges
+from dflash_bench.metrics.events.names import Rule
+from dflash_bench.model import ProcessInfo
+from dflash_bench.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEvents:
+    """All events of one process. ``num_open`` counts ranges without an end, which are in ``ranges`` no more."""
+
+    process: ProcessInfo
+    ranges: Ranges
+    num_open: int
+    calls: ApiCalls
+    gpu: GpuRows
+
+
+def load(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...] = ()) -> ProcessEvents:
+    """Read one process of a profile, its range names shortened by these rules."""
+    ranges, num_open = read_ranges(profile, process, rules)
+    return ProcessEvents(process, ranges, num_open, read_calls(profile, process), read_gpu_rows(profile, process))

@@ -1,0 +1,37 @@
+"""How a capture is read: which ranges play which part."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dflash_bench.errors import UsageError
+from dflash_bench.metrics.events.names import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Which ranges play which part. ``step`` is a regular expression that must match the whole name.
+
+    ``rules`` shorten names that engines write counts into, before anything looks at them (`presets`). ``prefill``, a
+    regular expression too, matches the ranges that prefill where they do not lie inside ``prepare``; ``composition``
+    reads a step's whole name before it is shortened: how many requests it prefills and how many it decodes.
+    """
+
+    step: str = "decode_step"
+    agreement: str = "dp_agreement"
+    prepare: str = "prepare_for_decode"
+    alloc: str = "kv_alloc"
+    rules: tuple[Rule, ...] = ()
+    prefill: str = "prefill|alloc_extend"
+    composition: re.Pattern[str] | None = None
+
+    def prefill_pattern(self) -> re.Pattern[str]:
+        return re.compile(self.prefill)
+
+    def step_pattern(self) -> re.Pattern[str]:
+        """Raises UsageError when ``step`` does not compile."""
+        try:
+            return re.compile(self.step)
+        except re.error as error:
+            raise UsageError(f"--step-range {self.step!r} is no regular expression: {error}") from None

@@ -1,0 +1,65 @@
+"""One process as the meters see it: its events, its steps, and what several of them ask for, each worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from dflash_bench.metrics.events.arrays import IntArray
+from dflash_bench.metrics.events.gpu import pieces
+from dflash_bench.metrics.events.host import Ranges, ThreadIndex, thread_index
+from dflash_bench.metrics.events.launches import Join, join
+from dflash_bench.metrics.events.process import ProcessEvents
+from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.steps import Steps, find_steps
+from dflash_bench.model import Finding
+from dflash_bench.profile import Profile
+
+
+@dataclass(frozen=True)  # without slots: its properties are worked out once
+class View:
+    """One process. ``is_own_loop``: its loop is known to wrap every allocation in a range."""
+
+    profile: Profile
+    events: ProcessEvents
+    reading: Reading
+    is_own_loop: bool
+
+    @cached_property
+    def _found_steps(self) -> tuple[Steps, tuple[Finding, ...]]:
+        return find_steps(self.events.ranges, self.events.process.rank, self.reading)
+
+    @property
+    def steps(self) -> Steps:
+        return self._found_steps[0]
+
+    @property
+    def step_findings(self) -> tuple[Finding, ...]:
+        return self._found_steps[1]
+
+    @cached_property
+    def own(self) -> Ranges:
+        """The ranges of the step range's domain: those of libraries never take the blame."""
+        is_own = self.events.ranges.domain.among({self.steps.domain})
+        return self.events.ranges if is_own.all() else self.events.ranges[is_own]
+
+    @cached_property
+    def own_index(self) -> ThreadIndex:
+        return thread_index(self.own)
+
+    @cached_property
+    def call_index(self) -> ThreadIndex:
+        return thread_index(self.events.calls)
+
+    @cached_property
+    def step_of_call(self) -> IntArray:
+        """The step of each call, or NONE."""
+        return self.steps.of_ascending(self.events.calls.start)
+
+    @cached_property
+    def join(self) -> Join:
+        return join(self.events.calls, pieces(self.events.gpu))
+
+    def named(self, name: str) -> Ranges:
+        """The own ranges of this name."""
+        return self.own[self.own.name.among({name})]
