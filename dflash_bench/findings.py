@@ -68,93 +68,168 @@ CODES: tuple[Code, ...] = (
     Code("process_without_rank", "ingest", "processes that are no rank, a launcher for instance; kept apart"),
     Code("rank_missing", "ingest", "the marks name a world with ranks that no capture holds"),
     # metrics: steps and ranges
-    Code("no_steps", "metrics", "no range has the step's name: no step, lead, stall or wait figures",
+    Code(
+        "no_steps",
+        "metrics",
+        "no range has the step's name: no step, lead, stall or wait figures",
         "{reason}, so no step, lead, stall or wait figures{hint}",
     ),
-    Code("step_name_in_two_domains", "metrics", "ranges of the step's name in a second NVTX domain, not counted",
+    Code(
+        "step_name_in_two_domains",
+        "metrics",
+        "ranges of the step's name in a second NVTX domain, not counted",
         "{count:,} ranges match the step name in another domain than {domain!r} and do not count",
     ),
-    Code("step_inside_step", "metrics", "step ranges that begin inside another step, not counted",
+    Code(
+        "step_inside_step",
+        "metrics",
+        "step ranges that begin inside another step, not counted",
         "{count:,} step ranges begin inside another step and do not count",
     ),
-    Code("process_without_steps", "metrics", "a process of the rank holds no steps: its calls and GPU work do not count",
+    Code(
+        "process_without_steps",
+        "metrics",
+        "a process of the rank holds no steps: its calls and GPU work do not count",
         "{count} of {num} processes of this rank hold no steps: their {calls:,} API calls and "
         "{work:,} GPU rows are in no step, lead or wait figure",
     ),
-    Code("name_in_two_domains", "metrics", "ranges of the program's names in a library's domain, not counted",
-        "{count:,} ranges bear a name of the step range's domain in another domain and do not "
-        "count for it",
+    Code(
+        "name_in_two_domains",
+        "metrics",
+        "ranges of the program's names in a library's domain, not counted",
+        "{count:,} ranges bear a name of the step range's domain in another domain and do not count for it",
     ),
-    Code("too_many_range_names", "metrics", "more range names than are listed: names that change with every call",
+    Code(
+        "too_many_range_names",
+        "metrics",
+        "more range names than are listed: names that change with every call",
         "{num_names:,} range names: only the {limit} with most ranges are listed",
     ),
-    Code("no_alloc_ranges", "metrics", "no allocation ranges: whether a step allocated cannot be told",
+    Code(
+        "no_alloc_ranges",
+        "metrics",
+        "no allocation ranges: whether a step allocated cannot be told",
         "no range named {name!r}: whether steps allocated cannot be told",
     ),
     # metrics: launches and GPU work
-    Code("no_api_calls", "metrics", "no CUDA API calls captured: host waits cannot be told",
+    Code(
+        "no_api_calls",
+        "metrics",
+        "no CUDA API calls captured: host waits cannot be told",
         "no CUDA API calls captured: host waits cannot be told",
     ),
-    Code("no_launch_calls", "metrics", "API calls, none of them a launch: as an nsys older than the CUDA driver records",
+    Code(
+        "no_launch_calls",
+        "metrics",
+        "API calls, none of them a launch: as an nsys older than the CUDA driver records",
         "{count:,} API calls captured and none of them a launch: an old nsys under a new driver?",
     ),
-    Code("no_gpu_rows", "metrics", "no device rows captured: the GPU is neither idle nor busy, but unknown",
+    Code(
+        "no_gpu_rows",
+        "metrics",
+        "no device rows captured: the GPU is neither idle nor busy, but unknown",
         "no device rows captured{where}: nothing is known of what the GPU did, idle or busy",
     ),
-    Code("gpu_work_without_launch", "metrics", "GPU work whose launch call is not in the capture, in no lead figure",
+    Code(
+        "gpu_work_without_launch",
+        "metrics",
+        "GPU work whose launch call is not in the capture, in no lead figure",
         "{count:,} of {num:,} pieces of GPU work have no launch call in the capture",
     ),
-    Code("launches_without_work", "metrics", "launch calls that no GPU work in the capture joins",
+    Code(
+        "launches_without_work",
+        "metrics",
+        "launch calls that no GPU work in the capture joins",
         "{count:,} of {num:,} launch calls join no GPU work",
     ),
-    Code("gpu_work_uncorrelated", "metrics", "GPU work with correlation id 0 that no launch can be found for",
+    Code(
+        "gpu_work_uncorrelated",
+        "metrics",
+        "GPU work with correlation id 0 that no launch can be found for",
         "{count:,} GPU rows have correlation id 0 and join no launch{replays}",
     ),
-    Code("joined_by_order", "metrics", "graph replays without correlation id, joined in order of launch",
+    Code(
+        "joined_by_order",
+        "metrics",
+        "graph replays without correlation id, joined in order of launch",
         "{count:,} graph replays carry no correlation id and were joined in order of launch",
     ),
-    Code("duplicate_api_calls", "metrics", "API calls that repeat a correlation id; the first of each counts",
+    Code(
+        "duplicate_api_calls",
+        "metrics",
+        "API calls that repeat a correlation id; the first of each counts",
         "{count:,} API calls repeat a correlation id; the first of each counts",
     ),
-    Code("impossible_pairs", "metrics", "GPU work that starts before its launch call",
+    Code(
+        "impossible_pairs",
+        "metrics",
+        "GPU work that starts before its launch call",
         "{count:,} pieces of GPU work start before their launch call",
     ),
-    Code("graph_launches_without_work", "metrics", "graph launches that no GPU work joins: lead and stalls withheld",
-        "{count:,} graph launches join no GPU work: the rest gives no lead or stall "
-        "figure{replays}",
+    Code(
+        "graph_launches_without_work",
+        "metrics",
+        "graph launches that no GPU work joins: lead and stalls withheld",
+        "{count:,} graph launches join no GPU work: the rest gives no lead or stall figure{replays}",
     ),
-    Code("coverage_withheld", "metrics", "under 50 % of launches and GPU work joined: lead and stalls withheld",
+    Code(
+        "coverage_withheld",
+        "metrics",
+        "under 50 % of launches and GPU work joined: lead and stalls withheld",
         "only {share:.0%} of launches and GPU work could be joined: lead and stall figures are "
         "withheld ({without:,} launches without work, {unlaunched:,} pieces of work without "
         "launch){replays}",
     ),
-    Code("coverage_low", "metrics", "under 95 % of launches and GPU work joined: lead and stalls rest on these",
+    Code(
+        "coverage_low",
+        "metrics",
+        "under 95 % of launches and GPU work joined: lead and stalls rest on these",
         "{share:.0%} of launches and GPU work could be joined: lead and stall figures rest on "
         "these ({without:,} launches without work, {unlaunched:,} pieces of work without "
         "launch){replays}",
     ),
-    Code("steps_without_launches", "metrics", "steps that launched nothing: in no lead or stall figure",
-        "{count:,} of {num:,} steps launched nothing; no lead or stall figure is computed from "
-        "them",
+    Code(
+        "steps_without_launches",
+        "metrics",
+        "steps that launched nothing: in no lead or stall figure",
+        "{count:,} of {num:,} steps launched nothing; no lead or stall figure is computed from them",
     ),
     # metrics: several ranks
-    Code("partly_pooled", "metrics", "pooled figures that some rank could not give",
+    Code(
+        "partly_pooled",
+        "metrics",
+        "pooled figures that some rank could not give",
         "rank {ranks} could not give {names}: pooled, they speak of the other ranks",
     ),
-    Code("rank_without_agreement", "metrics", "ranks without an agreement, left out of the cross-rank figures",
+    Code(
+        "rank_without_agreement",
+        "metrics",
+        "ranks without an agreement, left out of the cross-rank figures",
         "no agreement inside a step on rank {ranks}: the cross-rank figures leave these ranks out",
     ),
-    Code("agreement_counts_differ", "metrics", "ranks agreed different numbers of times; only the common ones count",
+    Code(
+        "agreement_counts_differ",
+        "metrics",
+        "ranks agreed different numbers of times; only the common ones count",
         "ranks agreed {least:,} to {most:,} times; only the first {least:,} are compared",
     ),
-    Code("clocks_not_aligned", "metrics", "ranks on clocks of their own that nothing lines up: no cross-rank figures",
+    Code(
+        "clocks_not_aligned",
+        "metrics",
+        "ranks on clocks of their own that nothing lines up: no cross-rank figures",
         "{count} clocks and no agreement of two ranks to line them up by: no cross-rank figures",
     ),
-    Code("clock_spread", "metrics", "the ranks' clocks line up less well than the effect is large",
+    Code(
+        "clock_spread",
+        "metrics",
+        "the ranks' clocks line up less well than the effect is large",
         "the clocks line up to {spread_us:,.1f} µs only, more than the agreement tax of "
         "{effect_us:,.1f} µs: the cross-rank figures are not to be trusted",
     ),
-    Code("unknown_counter", "metrics", "engine counters that this version has no definition of, left out",
+    Code(
+        "unknown_counter",
+        "metrics",
+        "engine counters that this version has no definition of, left out",
         "engine counters without a definition here were left out: {names}",
     ),
     # compare

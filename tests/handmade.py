@@ -13,14 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_bench.metrics.events.arrays import Names
+from dflash_bench.metrics.events.arrays import NONE, Names
 from dflash_bench.metrics.events.gpu import GpuRows
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.process import ProcessEvents
 from dflash_bench.metrics.reading import Reading
-from dflash_bench.metrics.events.arrays import NONE
-from dflash_bench.metrics.steps import find_steps, thread_ranges
-from dflash_bench.metrics.windows import Outline, Window
+from dflash_bench.metrics.view import View
 from dflash_bench.model import ProcessInfo, RankSource
 
 PID = 4242
@@ -148,6 +146,7 @@ def events(
             names([str(r.name) for r in closed]),
             ints(r.start for r in closed),
             ints(r.end for r in closed),
+            names([str(r.name) for r in closed]),
         ),
         num_open=len(ranges) - len(closed),
         calls=api_calls(calls),
@@ -174,21 +173,13 @@ def gpu_rows(work: Sequence[Work]) -> GpuRows:
         ints(w.start for w in work),
         ints(w.end for w in work),
         ints(NONE if w.node is None else w.node for w in work),
+        ints(NONE if w.node is None else w.node >> 32 for w in work),
     )
 
 
-def whole(made: ProcessEvents, reading: Reading) -> tuple[Outline, Window]:
-    """Events as the meters see them: their outline, and one window that holds them all."""
-    steps, findings = find_steps(made, reading)
-    counts = np.zeros((len(made.ranges.domain.values), len(made.ranges.name.values)), np.int64)
-    np.add.at(counts, (made.ranges.domain.codes, made.ranges.name.codes), 1)
-    outline = Outline(
-        made.ranges.name.values, made.ranges.domain.values, counts, made.num_open, made.ranges, steps, findings,
-        made.ranges[:0],
-    )  # fmt: skip
-    own = thread_ranges(made.ranges, steps.domain)
-    nothing = np.zeros(len(own.ranges), bool)
-    return outline, Window(None, None, made.ranges, own, nothing, made.calls, made.calls[:0], ())
+def view(made: ProcessEvents, reading: Reading | None = None) -> View:
+    """Events as the meters see them. There is no profile behind them."""
+    return View(None, made, reading or Reading(), is_own_loop=False)
 
 
 def ints(values) -> np.ndarray:

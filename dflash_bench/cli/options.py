@@ -11,8 +11,8 @@ from dflash_bench.cli.urls import local_folder, place
 from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from dflash_bench.metrics.reading import Reading
     from dflash_bench.metrics.presets import Preset
+    from dflash_bench.metrics.reading import Reading
 
 DEFAULT_PROFILES = Path("profiles")
 
@@ -64,8 +64,8 @@ def chosen_reading(preset: str | None, step_range: str | None, agreement_range: 
     """How the ranges are read: the preset's roles, and what the command line says instead."""
     from dataclasses import replace
 
-    from dflash_bench.metrics.reading import Reading
     from dflash_bench.metrics.presets import reading_of
+    from dflash_bench.metrics.reading import Reading
 
     reading = Reading() if preset is None else reading_of(_preset(preset))
     return replace(

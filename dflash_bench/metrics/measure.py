@@ -16,7 +16,7 @@ from dflash_bench.metrics.measurements import (
     Causes,
     Measurements,
     Samples,
-    cause_rows,
+    blame_rows,
     in_a_row,
     merged,
     metric,
@@ -234,12 +234,12 @@ def _counters(counters: dict[str, dict[str, float]], findings: list[Finding]) ->
 def _table(name: str, by_rank: dict[int, ProcessMeasurements]) -> Table:
     """Rows of each rank, then of all ranks together (rank null)."""
     own: dict[int, Causes] = {r: each.found.causes[name] for r, each in by_rank.items() if name in each.found.causes}
-    rows = [row for rank, part in own.items() for row in cause_rows(part, rank)]
+    rows = [row for rank, part in own.items() for row in blame_rows(part, rank)]
     if name == "sync.by_thread":
         # a thread belongs to one rank, and its time is set against that rank's step time
         rows = [_with_share(row, by_rank) for row in rows]
     else:
-        rows += cause_rows(merged(list(own.values())), None)
+        rows += blame_rows(merged(list(own.values())), None)
     return Table(name, COLUMNS[name], tuple(rows))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,7 @@ class Measurements:
         self.findings.append(finding(code, self.rank, count, **facts))
 
 
-def _small(values: IntArray | FloatArray | BoolArray) -> IntArray | FloatArray | BoolArray:
+def _small(values: Any) -> Any:
     if values.dtype != np.int64 or not len(values):
         return values
     return values.astype(np.int32) if values.min() >= -_FITS and values.max() < _FITS else values
@@ -150,7 +151,7 @@ def merged(parts: Sequence[Causes]) -> Causes:
     return samples
 
 
-def cause_rows(causes: Causes, rank: int | None) -> list[tuple[Value, ...]]:
+def blame_rows(causes: Causes, rank: int | None) -> list[tuple[Value, ...]]:
     """(rank, *label, count, total, p50) of each label, the largest total first."""
     rows: list[tuple[int, tuple[Value, ...]]] = []
     for label, parts in causes.items():

@@ -44,9 +44,7 @@ class Workers:
         return min(self.count, len(num_rows)) if is_worth_it else 1
 
 
-def each_rank(
-    profile: Profile, reading: Reading, workers: Workers
-) -> Iterator[tuple[int, list[ProcessMeasurements]]]:
+def each_rank(profile: Profile, reading: Reading, workers: Workers) -> Iterator[tuple[int, list[ProcessMeasurements]]]:
     """What each process of each rank gives.
 
     Raises DataError when a process that measures ends before its time (for lack of memory, mostly).

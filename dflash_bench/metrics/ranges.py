@@ -8,7 +8,7 @@ from dflash_bench.metrics.events.arrays import by_code, changes
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.view import View
 
-MAX_NAMES = 500
+_MAX_LISTED = 500
 """Engines that write counts into range names make a name per step: more names than this are noise, not metrics."""
 
 
@@ -25,9 +25,9 @@ def measure_ranges(view: View, found: Measurements) -> None:
         found.warn("name_in_two_domains", num_others)
     counted = np.where(is_own_name, own, total)
     is_listed = counted > 0
-    if (num_names := int(is_listed.sum())) > MAX_NAMES:
-        found.warn("too_many_range_names", num_names - MAX_NAMES, num_names=num_names, limit=MAX_NAMES)
-        is_listed[np.argsort(-counted, kind="stable")[MAX_NAMES:]] = False
+    if (num_names := int(is_listed.sum())) > _MAX_LISTED:
+        found.warn("too_many_range_names", num_names - _MAX_LISTED, num_names=num_names, limit=_MAX_LISTED)
+        is_listed[np.argsort(-counted, kind="stable")[_MAX_LISTED:]] = False
     is_counted = is_listed[names.codes]
     if not is_own.all():
         is_counted &= is_own | ~is_own_name[names.codes]

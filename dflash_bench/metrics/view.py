@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from dflash_bench.metrics.events.arrays import IntArray
 from dflash_bench.metrics.events.gpu import pieces
 from dflash_bench.metrics.events.host import Ranges, ThreadIndex, thread_index
 from dflash_bench.metrics.events.launches import Join, join
 from dflash_bench.metrics.events.process import ProcessEvents
+from dflash_bench.metrics.events.steps import Steps, find_steps
 from dflash_bench.metrics.reading import Reading
-from dflash_bench.metrics.steps import Steps, find_steps
-from dflash_bench.model import Finding
+from dflash_bench.model import Finding, IntArray
 from dflash_bench.profile import Profile
 
 

@@ -7,7 +7,6 @@ import re
 import numpy as np
 
 from dflash_bench.metrics.events.arrays import NONE, Names, compact
-from dflash_bench.metrics.events.host import ApiCalls
 from dflash_bench.metrics.events.launches import is_launch
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.view import View
@@ -42,16 +41,20 @@ def measure_waits(view: View, found: Measurements) -> None:
     api = syncs.name.values, syncs.name.codes
     found.blame("sync.by_thread", [([str(t) for t in threads], thread), api], duration)
     waits = calls[(calls.name.matching(SYNC) | calls.name.matching(BLOCKING_COPY)) & inside]
-    found.blame("sync.by_range", [_paths(view, waits), (waits.name.values, waits.name.codes)], waits.end - waits.start)
+    found.blame(
+        "sync.by_range",
+        [range_paths(view, waits.thread, waits.start), (waits.name.values, waits.name.codes)],
+        waits.end - waits.start,
+    )
 
 
-def _paths(view: View, waits: ApiCalls) -> tuple[list[str], IntArray]:
-    """The range paths that occur, and which of them each wait has.
+def range_paths(view: View, thread: IntArray, t: IntArray) -> tuple[list[str], IntArray]:
+    """The paths of ranges that occur, and which of them each thread was in at an instant. int64 [n] each.
 
     A path holds the names of the ranges around, from the outermost to the innermost, joined by `` > ``.
     """
     names, parents = view.own.name, view.own_index.parents
-    ranges, place = np.unique(view.own_index.innermost(waits.thread, waits.start), return_inverse=True)
+    ranges, place = np.unique(view.own_index.innermost(thread, t), return_inverse=True)
     path, row = np.zeros(len(ranges), np.int64), ranges
     while (row != NONE).any():
         _, path = np.unique(path * (len(names.values) + 1) + names.codes_at(row) + 1, return_inverse=True)

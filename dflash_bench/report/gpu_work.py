@@ -54,7 +54,9 @@ class GpuWork:
 
 def gpu_work(profile: Profile, events: ProcessEvents) -> GpuWork:
     """The GPU work of a process, each piece with its launch as `join` tells it."""
-    joined = join(events.calls, pieces(events.gpu))
+    # a piece is named after its first row
+    by_start = np.argsort(events.gpu.start, kind="stable")
+    joined = join(events.calls, pieces(events.gpu[by_start]))
     work, launch = joined.work, np.full(len(joined.work), NONE, np.int64)
     launch[joined.launches.piece] = np.arange(len(joined.launches))
     return GpuWork(
@@ -62,7 +64,7 @@ def gpu_work(profile: Profile, events: ProcessEvents) -> GpuWork:
         stream=work.stream,
         start=work.start,
         end=work.end,
-        name=_work_names(profile, events)[work.first_row],
+        name=_work_names(profile, events)[by_start[work.first_row]],
         num_rows=work.num_rows,
         launch=launch,
         launches=joined.launches,

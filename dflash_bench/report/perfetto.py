@@ -21,11 +21,11 @@ from typing import Any, TextIO
 import numpy as np
 
 from dflash_bench.errors import DataError
+from dflash_bench.metrics.events.arrays import NONE
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.process import ProcessEvents, load
+from dflash_bench.metrics.events.steps import Steps, find_steps
 from dflash_bench.metrics.reading import Reading
-from dflash_bench.metrics.events.arrays import NONE
-from dflash_bench.metrics.steps import Steps, find_steps
 from dflash_bench.model import IntArray, RunMetrics
 from dflash_bench.profile import Profile
 from dflash_bench.report.gpu_work import GpuWork, gpu_work
@@ -103,7 +103,7 @@ def trace_events(sides: Sequence[TracedRun], reading: Reading, steps: tuple[int,
                 yield _meta("process_sort_index", pid, 0, sort_index=pid)
                 events = load(each.profile, process)
                 work = gpu_work(each.profile, events)
-                found, _ = find_steps(events, reading)
+                found, _ = find_steps(events.ranges, process.rank, reading)
                 zero = step - lead_in + each.offset(process.rank)
                 yield from _ProcessTrace(pid, zero, events, work, _leads(work), found, _span(found, steps)).events()
 
@@ -114,7 +114,7 @@ def _first_and_step(each: TracedRun, reading: Reading, wanted: tuple[int, int] |
     for process in each.profile.info.processes:
         if process.rank is not None:
             events = load(each.profile, process)
-            found, _ = find_steps(events, reading)
+            found, _ = find_steps(events.ranges, process.rank, reading)
             shift, span = each.offset(process.rank), _span(found, wanted)
             begins += [(span[0] if span else int(t)) - shift for t in found.start[:1]]
             starts = (events.ranges.start, events.calls.start, events.gpu.start)

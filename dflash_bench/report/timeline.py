@@ -8,12 +8,12 @@ from enum import StrEnum
 
 import numpy as np
 
-from dflash_bench.metrics.events.host import ApiCalls, Ranges
-from dflash_bench.metrics.events.process import ProcessEvents, load
-from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.events.arrays import NONE
+from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.launches import Launches
-from dflash_bench.metrics.steps import Steps, find_steps
+from dflash_bench.metrics.events.process import ProcessEvents, load
+from dflash_bench.metrics.events.steps import Steps, find_steps
+from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.waits import BLOCKING_COPY, SYNC
 from dflash_bench.model import IntArray, Unit
 from dflash_bench.profile import Profile
@@ -91,7 +91,7 @@ def step_windows(profile: Profile, rank: int, reading: Reading | None = None) ->
     reading = reading or Reading()
     for process in profile.info.processes_of(rank):
         events = load(profile, process)
-        steps, _ = find_steps(events, reading)
+        steps, _ = find_steps(events.ranges, rank, reading)
         if len(steps):
             work = gpu_work(profile, events)
             return tuple(_window(title, index, steps, events, work) for title, index in chosen(steps))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from handmade import Range, events, whole
+from handmade import Range, events, view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_bench.metrics.agreement import lateness_rows, meet
-from dflash_bench.metrics.arrivals import ArrivalMeter
-from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.agreement import arrivals_of, meet
+from dflash_bench.metrics.lateness import lateness_rows
 
 
 def rank_events(rank, capture, prepare, shift=0, allocs=(), leave_late=0):
@@ -28,16 +27,8 @@ def rank_events(rank, capture, prepare, shift=0, allocs=(), leave_late=0):
     return events(ranges, rank=rank, capture=capture)
 
 
-def arrivals_of(made):
-    outline, window = whole(made, Reading())
-    meter = ArrivalMeter(made.process, outline, Reading())
-    meter.see(window)
-    found = meter.arrivals()
-    return None if found is None else found.read()
-
-
 def met(*made):
-    found = [arrivals_of(m) for m in made]
+    found = [arrivals_of(view(m)) for m in made]
     meeting, findings = meet(found)
     return found, meeting, {f.code: f for f in findings}
 
@@ -87,7 +78,7 @@ def test_of_ranks_that_arrive_together_the_lowest_counts_as_last():
 
 
 def test_one_rank_does_not_meet():
-    assert meet([arrivals_of(rank_events(0, 0, [50]))]) is None
+    assert meet([arrivals_of(view(rank_events(0, 0, [50])))]) is None
 
 
 def test_the_last_to_arrive_allocated_or_not():
@@ -127,6 +118,6 @@ def test_the_parts_of_lateness_add_up_to_it(prepares, shifts):
 
 def test_agreements_outside_steps_and_processes_without_rank_do_not_meet():
     outside = events([Range("decode_step", 0, 10), Range("dp_agreement", 20, 30)])
-    assert arrivals_of(outside) is None
+    assert arrivals_of(view(outside)) is None
     nobody = events([Range("decode_step", 0, 10), Range("dp_agreement", 2, 3)], rank=None)
-    assert arrivals_of(nobody) is None
+    assert arrivals_of(view(nobody)) is None

@@ -7,17 +7,19 @@ from handmade import Call, Work, api_calls, gpu_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_bench.metrics.events.gpu import pieces
 from dflash_bench.metrics.events.launches import join
 
 
 def joined(calls, work):
-    """(API start, lead or None) of every launch, by stream; the counts."""
-    launches, launched, counts = join(api_calls(sorted(calls, key=lambda c: (c.start, c.id))), gpu_rows(work))
+    """(API start, lead or None) of every launch, in order; the join; which calls have work."""
+    found = join(api_calls(sorted(calls, key=lambda c: (c.start, c.id))), pieces(gpu_rows(work)))
+    launches = found.launches
     leads = [
         (int(s), int(lead) if has else None)
         for s, lead, has in zip(launches.start, launches.lead, launches.has_lead, strict=True)
     ]
-    return leads, counts, launched
+    return leads, found, found.has_work
 
 
 def test_the_lead_is_the_end_of_the_work_before_minus_the_start_of_the_call():
@@ -26,7 +28,7 @@ def test_the_lead_is_the_end_of_the_work_before_minus_the_start_of_the_call():
     work = [Work(20, 150, id=1), Work(150, 250, id=2), Work(310, 400, id=3)]
     leads, counts, _ = joined(calls, work)
     assert leads == [(10, None), (100, 50), (300, -50)]
-    assert (counts.num_work, counts.num_matched) == (3, 3)
+    assert (len(counts.work), len(counts.launches)) == (3, 3)
 
 
 def test_the_first_launch_of_each_stream_has_none():
@@ -34,7 +36,7 @@ def test_the_first_launch_of_each_stream_has_none():
     work = [Work(100, 200, id=10, stream=1), Work(100, 300, id=20, stream=2)]
     work += [Work(200, 210, id=30, stream=1), Work(300, 310, id=40, stream=2)]
     leads, _, _ = joined(calls, work)
-    assert leads == [(10, None), (30, 170), (20, None), (40, 260)]
+    assert leads == [(10, None), (20, None), (30, 170), (40, 260)]
 
 
 def test_one_stream_number_on_two_devices_is_two_streams():
@@ -56,14 +58,30 @@ def test_many_kernels_of_one_graph_launch_are_one_piece_of_work():
     work = [Work(20, 30, id=1), Work(40, 90, id=1), Work(30, 40, id=1), Work(110, 120, id=2), Work(120, 130, id=2)]
     leads, counts, _ = joined(calls, work)
     assert leads == [(10, None), (100, -10)]
-    assert (counts.num_work, counts.num_matched) == (2, 2)
+    assert (len(counts.work), len(counts.launches)) == (2, 2)
 
 
-def test_a_graph_whose_nodes_run_on_two_streams_is_a_piece_on_each():
+def test_a_graph_whose_nodes_run_on_two_streams_is_one_piece_on_the_stream_with_most_of_its_time():
     calls = [Call("cudaGraphLaunch", 10, 15, id=1), Call("cudaGraphLaunch", 100, 105, id=2)]
     work = [Work(20, 200, id=1, stream=1), Work(20, 90, id=1, stream=2)]
-    work += [Work(210, 220, id=2, stream=1), Work(210, 220, id=2, stream=2)]
-    assert joined(calls, work)[0] == [(10, None), (100, 100), (10, None), (100, -10)]
+    work += [Work(210, 220, id=2, stream=1), Work(210, 250, id=2, stream=2)]
+    leads, found, _ = joined(calls, work)
+    assert leads == [(10, None), (100, None)], "the second replay works longest on the other stream"
+    assert (found.work.stream.tolist(), found.work.end.tolist()) == ([1, 2], [200, 250])
+
+
+def test_replays_of_one_graph_take_the_lane_that_most_of_them_have():
+    """As before, with nodes that say whose they are; a third replay makes stream 1 the graph's."""
+    calls = [Call("cudaGraphLaunch", t, t + 5, id=t) for t in (10, 100, 300)]
+    work = [
+        Work(start, end, id=i, stream=s, node=(5 << 32) + s)
+        for i, s, start, end in (
+            (10, 1, 20, 200), (10, 2, 20, 90), (100, 1, 210, 220), (100, 2, 210, 250), (300, 1, 310, 330),
+        )
+    ]  # fmt: skip
+    leads, found, _ = joined(calls, work)
+    assert leads == [(10, None), (100, 100), (300, -50)]
+    assert found.work.stream.tolist() == [1, 1, 1]
 
 
 def test_calls_that_start_together_come_in_the_order_of_their_ids():
@@ -77,7 +95,7 @@ def test_work_without_a_call_is_counted_and_in_no_lead():
     calls = [Call("cudaLaunchKernel", 10, 15, id=1), Call("cudaLaunchKernel", 100, 105, id=3)]
     leads, counts, launched = joined(calls, [Work(20, 30, id=1), Work(30, 500, id=2), Work(500, 510, id=3)])
     assert leads == [(10, None), (100, -70)]
-    assert (counts.num_work, counts.num_matched) == (3, 2)
+    assert (len(counts.work), len(counts.launches)) == (3, 2)
     assert launched.all()
 
 
@@ -117,14 +135,14 @@ def replays(n):
 def test_replays_without_an_id_are_joined_in_order_when_there_is_one_for_each_launch():
     leads, counts, launched = joined(graph_calls(3), replays(3))
     assert leads == [(0, None), (100, -10), (200, -10)]
-    assert (counts.num_by_order, counts.num_uncorrelated, counts.num_matched) == (3, 3, 3)
+    assert (counts.num_by_order, counts.work.num_uncorrelated_rows, len(counts.launches)) == (3, 3, 3)
     assert launched.all()
 
 
 def test_with_one_replay_too_few_nothing_is_joined_since_every_lead_could_be_shifted():
     leads, counts, _ = joined(graph_calls(3), replays(2))
     assert leads == []
-    assert (counts.num_by_order, counts.num_uncorrelated, counts.num_matched) == (0, 2, 0)
+    assert (counts.num_by_order, counts.work.num_uncorrelated_rows, len(counts.launches)) == (0, 2, 0)
 
 
 def test_launches_that_have_their_work_by_id_do_not_take_a_replay_without_one():
@@ -145,7 +163,12 @@ def test_nodes_without_an_id_are_put_together_to_replays_since_each_replay_runs_
     work = [row for k in range(3) for row in node_rows(5, 100 * k + 20)]
     leads, counts, launched = joined(graph_calls(3), work)
     assert leads == [(0, None), (100, -50), (200, -50)]
-    assert (counts.num_work, counts.num_by_order, counts.num_uncorrelated, counts.num_matched) == (3, 3, 9, 3)
+    assert (len(counts.work), counts.num_by_order, counts.work.num_uncorrelated_rows, len(counts.launches)) == (
+        3,
+        3,
+        9,
+        3,
+    )
     assert launched.all()
 
 
@@ -153,18 +176,18 @@ def test_replays_of_two_graphs_take_turns_as_they_were_launched():
     work = [*node_rows(5, 20), *node_rows(6, 120, nodes=(1, 2)), *node_rows(5, 220), *node_rows(6, 320, nodes=(1, 2))]
     leads, counts, _ = joined(graph_calls(4), work)
     assert leads == [(0, None), (100, -50), (200, -60), (300, -50)]
-    assert counts.num_replays == 4
+    assert counts.work.num_replays == 4
 
 
-def test_a_replay_on_two_streams_is_one_launch_with_a_piece_on_each():
+def test_a_replay_on_two_streams_is_one_piece():
     work = [
         row
         for k in range(2)
         for row in (*node_rows(5, 100 * k + 20), *node_rows(5, 100 * k + 30, nodes=(9,), stream=8))
     ]
     leads, counts, _ = joined(graph_calls(2), work)
-    assert leads == [(0, None), (100, -50), (0, None), (100, -60)]
-    assert (counts.num_replays, counts.num_by_order, counts.num_work) == (2, 2, 4)
+    assert leads == [(0, None), (100, -50)]
+    assert (counts.work.num_replays, counts.num_by_order, len(counts.work)) == (2, 2, 2)
 
 
 def test_nodes_traced_singly_and_graphs_traced_whole_make_up_the_launches_together():
@@ -179,23 +202,23 @@ def test_a_graph_that_a_capture_cut_in_the_middle_of_a_replay_gives_no_replays()
     work = [*node_rows(5, 20)[1:], *node_rows(5, 120), *node_rows(5, 220)]
     leads, counts, _ = joined(graph_calls(3), work)
     assert leads == []
-    assert (counts.num_replays, counts.num_uncorrelated, counts.num_work) == (0, 8, 8)
+    assert (counts.work.num_replays, counts.work.num_uncorrelated_rows, len(counts.work)) == (0, 8, 8)
 
 
 def test_a_graph_id_that_was_used_again_for_other_nodes_gives_no_replays():
     work = [*node_rows(5, 20), *node_rows(5, 120), *node_rows(5, 220, nodes=(1, 2, 3, 4))]
-    assert joined(graph_calls(3), work)[1].num_replays == 0
+    assert joined(graph_calls(3), work)[1].work.num_replays == 0
 
 
 def test_kernels_without_an_id_are_never_joined_by_order():
     _, counts, _ = joined([Call("cudaLaunchKernel", 1, 2, id=1)], [Work(5, 6, id=0)])
-    assert (counts.num_matched, counts.num_by_order, counts.num_uncorrelated) == (0, 0, 1)
+    assert (len(counts.launches), counts.num_by_order, counts.work.num_uncorrelated_rows) == (0, 0, 1)
 
 
 def test_nothing_joins_nothing():
     assert joined([], [])[0] == []
     assert joined([Call("cudaLaunchKernel", 1, 2, id=1)], [])[0] == []
-    assert joined([], [Work(1, 2, id=1)])[1].num_matched == 0
+    assert len(joined([], [Work(1, 2, id=1)])[1].launches) == 0
 
 
 # ── against brute force ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -212,16 +235,16 @@ def test_every_lead_equals_the_definition(calls, rows):
     first = {}
     for call in calls:
         first.setdefault(call.id, call)
-    expected = []
-    for stream in (1, 2):
-        ends = {}
-        for w in work:
-            if w.stream == stream and w.id in first:
-                ends[w.id] = max(ends.get(w.id, w.end), w.end)
-        before = []
-        for call in sorted((first[i] for i in ends), key=lambda c: (c.start, c.id)):
-            expected.append((call.start, max(before) - call.start if before else None))
-            before.append(ends[call.id])
+    ends, time = {}, {}
+    for w in work:
+        if w.id in first:
+            ends[w.id] = max(ends.get(w.id, w.end), w.end)
+            time[w.id, w.stream] = time.get((w.id, w.stream), 0) + w.end - w.start
+    expected, before = [], {1: [], 2: []}
+    for call in sorted((first[i] for i in ends), key=lambda c: (c.start, c.id)):
+        on = before[1 if time.get((call.id, 1), 0) >= time.get((call.id, 2), 0) else 2]
+        expected.append((call.start, max(on) - call.start if on else None))
+        on.append(ends[call.id])
     assert joined(calls, work)[0] == expected
 
 

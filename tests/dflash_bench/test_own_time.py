@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_bench.metrics.arrivals import own_time, own_time_of_overlapping
-from dflash_bench.metrics.events.intervals import Intervals, intervals, used_codes
+from dflash_bench.metrics.events.arrays import compact
+from dflash_bench.metrics.events.intervals import Intervals, intervals, own_time, own_time_of_overlapping
 
 Spans = list[tuple[int, int]]
 
@@ -97,9 +97,9 @@ def test_ranges_that_end_outside_the_one_they_begin_in_do_not_nest() -> None:
 
 
 @given(st.lists(st.integers(0, 9)))
-def test_used_codes_are_those_of_unique(codes: list[int]) -> None:
+def test_compact_is_unique_with_its_inverse(codes: list[int]) -> None:
     values = np.asarray(codes, np.int64)
-    used, place = used_codes(values, 10)
+    used, place = compact(values)
     wanted, inverse = np.unique(values, return_inverse=True)
     assert used.tolist() == wanted.tolist()
     assert place.tolist() == inverse.tolist()

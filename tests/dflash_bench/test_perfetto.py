@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.measure import measure
+from dflash_bench.metrics.reading import Reading
 from dflash_bench.profile import open_profile
 from dflash_bench.report.perfetto import TracedRun, begins_and_ends, nesting_rows, trace_events, traced_run, write_trace
 

@@ -13,8 +13,8 @@ from generator import Fault, Spec, write_export
 
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern, rank_in_name
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.events.names import REST, short_name, short_names
+from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.presets import PRESETS, Preset, known_presets, reading_of
 
 LAYER = "{'Module': 'model.layers.17.self_attn.qkv_proj', 'TrainableParams': {'weight': 42}, 'Inputs': [[36, 4096]]}"

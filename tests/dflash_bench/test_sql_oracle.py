@@ -11,8 +11,8 @@ from generator import Fault, Mode, Schema, Spec, write_export
 from sql_oracle import read
 
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.measure import measure
+from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import RunMetrics
 
 H200 = sorted((Path(__file__).parents[1] / "data" / "h200").glob("*.sqlite"))

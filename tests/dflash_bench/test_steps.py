@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from handmade import Range, events, ints
+from handmade import PID, Range, events, ints, view
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_bench.errors import UsageError
-from dflash_bench.metrics.events.arrays import Names
+from dflash_bench.metrics.events.arrays import NONE, Names
 from dflash_bench.metrics.events.host import Ranges, ranges_in_order
+from dflash_bench.metrics.events.intervals import intervals
+from dflash_bench.metrics.events.steps import find_steps
 from dflash_bench.metrics.reading import Reading
-from dflash_bench.metrics.events.intervals import NONE, intervals
-from dflash_bench.metrics.rank import _steps_touched
-from dflash_bench.metrics.shelf import FLUSH_BYTES, Shelf
-from dflash_bench.metrics.steps import Paths, PerStep, find_steps, steps_among, thread_ranges
+from dflash_bench.metrics.steps import num_touched
+from dflash_bench.metrics.waits import range_paths
 
 
 def steps_of(*ranges, step="decode_step"):
-    found, findings = find_steps(events(ranges), Reading(step=step))
+    found, findings = find_steps(events(ranges).ranges, 0, Reading(step=step))
     return found, {f.code: f.count for f in findings}
 
 
@@ -68,7 +68,8 @@ def test_a_step_that_was_open_at_the_end_is_no_step():
 
 def test_sums_count_only_what_lies_in_steps():
     steps, _ = steps_of(Range("decode_step", 0, 10), Range("decode_step", 20, 30))
-    assert steps.sum_of(ints([1, 5, 15, 25]), ints([1, 2, 4, 8])).tolist() == [3, 8]
+    assert steps.sum_by(steps.of(ints([1, 5, 15, 25])), ints([1, 2, 4, 8])).tolist() == [3, 8]
+    assert steps.sum_by(steps.of(ints([1, 5, 15, 25]))).tolist() == [2, 1]
     assert steps.holding_any(ints([15, 25])).tolist() == [False, True]
 
 
@@ -87,58 +88,42 @@ def test_sums_count_only_what_lies_in_steps():
 )
 def test_steps_touched_by_profiler_overhead(overhead, touched):
     steps, _ = steps_of(*(Range("decode_step", k * 20, k * 20 + 10) for k in range(3)))
-    assert _steps_touched(steps, ints(a for a, _ in overhead), ints(b for _, b in overhead)) == touched
-
-
-def ranges_of(*ranges, domain="dflash"):
-    return thread_ranges(events(ranges).ranges, domain)
+    assert num_touched(steps, ints(a for a, _ in overhead), ints(b for _, b in overhead)) == touched
 
 
 def test_the_innermost_range_is_of_the_same_thread_and_domain():
-    own = ranges_of(
-        Range("outer", 0, 100),
-        Range("inner", 10, 20),
-        Range("elsewhere", 10, 20, tid=7),
-        Range("cub::sort", 12, 14, domain="library"),
+    own = view(
+        events(
+            [
+                Range("decode_step", 0, 100),
+                Range("inner", 10, 20),
+                Range("elsewhere", 10, 20, tid=7),
+                Range("cub::sort", 12, 14, domain="library"),
+            ]
+        )
     )
-    names = own.ranges.name
-    held = own.innermost(ints([4242, 4242, 7, 7, 8]), ints([13, 50, 13, 50, 13]))
+    names = own.own.name
+    held = own.own_index.innermost(ints([PID, PID, 7, 7, 8]), ints([13, 50, 13, 50, 13]))
     assert [None if k == -1 else names.values[names.codes[k]] for k in held] == [
-        "inner", "outer", "elsewhere", None, None,
+        "inner", "decode_step", "elsewhere", None, None,
     ]  # fmt: skip
 
 
-def test_the_path_of_a_range_names_all_that_hold_it():
-    own = ranges_of(Range("step", 0, 100), Range("prepare", 10, 50), Range("fill", 20, 30), Range("fill", 60, 70))
-    paths = Paths()
-    code = paths.codes(own, np.arange(4), np.zeros(4, bool))
-    by_start = {int(s): paths.values[c] for s, c in zip(own.ranges.start, code, strict=True)}
-    assert by_start == {
-        0: "step", 10: "step > prepare", 20: "step > prepare > fill", 60: "step > fill",
-    }  # fmt: skip
+def paths_at(ranges, *instants):
+    """The path of ranges of the main thread at each instant."""
+    texts, code = range_paths(view(events(ranges)), ints([PID] * len(instants)), ints(instants))
+    return [texts[k] for k in code]
 
 
-def test_a_path_goes_on_in_the_next_window_although_its_outer_range_is_closed():
-    """`late` was begun inside `outer` and lasts longer: what begins inside it later still has `outer` in its path."""
-    paths = Paths()
-    paths.codes(ranges_of(Range("outer", 0, 50), Range("late", 10, 90)), ints([]), np.array([False, True]))
-    code = paths.codes(ranges_of(Range("late", 10, 90), Range("fill", 60, 70)), ints([1, 0, 1]), np.zeros(2, bool))
-    fill, late = "outer > late > fill", "outer > late"
-    assert [paths.values[c] for c in code] == [fill, late, fill]
-
-
-def test_only_ranges_that_are_asked_for_and_those_around_them_get_a_path():
-    own = ranges_of(Range("step", 0, 100), Range("prepare", 10, 50), Range("fill", 20, 30), Range("draft", 60, 70))
-    paths = Paths()
-    code = paths.codes(own, ints([1, -1]), np.zeros(4, bool))
-    assert [paths.values[code[0]], code[1]] == ["step > prepare", -1]
-    assert paths.values == ["step", "step > prepare"]
+def test_a_path_names_all_ranges_that_hold_the_instant():
+    ranges = [Range("decode_step", 0, 100), Range("prepare", 10, 50), Range("fill", 20, 30), Range("fill", 60, 70)]
+    expected = ["decode_step", "decode_step > prepare", "decode_step > prepare > fill", "decode_step > fill", "-"]
+    assert paths_at(ranges, 5, 15, 25, 65, 100) == expected
 
 
 def test_without_ranges_nothing_is_innermost_and_there_are_no_paths():
-    own = ranges_of()
-    assert own.innermost(ints([1]), ints([5])).tolist() == [-1]
-    assert Paths().codes(own, ints([-1]), np.zeros(0, bool)).tolist() == [-1]
+    assert view(events()).own_index.innermost(ints([1]), ints([5])).tolist() == [-1]
+    assert paths_at([], 5) == ["-"]
 
 
 # ── steps by their edges ────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,38 +138,11 @@ def test_instants_in_order_find_the_same_steps_as_one_by_one(spans, instants):
     start = ints([begin for begin, _ in spans])
     end = ints([begin + length for begin, length in spans])
     none = np.zeros(len(spans), np.int64)
-    ranges = Ranges(none, Names(none, ("dflash",)), Names(none, ("decode_step",)), start, end)
-    steps, _ = steps_among(ranges_in_order(ranges), 0, Reading())
+    ranges = Ranges(
+        none, Names(none, ("dflash",)), Names(none, ("decode_step",)), start, end, Names(none, ("decode_step",))
+    )
+    steps, _ = find_steps(ranges_in_order(ranges), 0, Reading())
     t = np.sort(ints(instants))
     looked_up = intervals(steps.start, steps.end)
     assert steps.of(t).tolist() == np.append(looked_up.source, NONE)[looked_up.holding(t)].tolist()
     assert steps.of_ascending(t).tolist() == steps.of(t).tolist()
-
-
-# ── sums of each step ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-(10**12), 10**12)), max_size=40), st.integers(1, 7))
-def test_sums_of_steps_that_end_one_by_one_are_those_of_all_at_once(found, num_at_a_time):
-    """However the values come in parts; a step may get some in several, and some steps get none."""
-    step, value = ints(k for k, _ in sorted(found)), ints(v for _, v in sorted(found))
-    sums, counts = PerStep(10, None), PerStep(10, None)
-    for at in range(0, len(step), num_at_a_time):
-        sums.add(step[at : at + num_at_a_time], value[at : at + num_at_a_time])
-        counts.add(step[at : at + num_at_a_time])
-    assert sums.array().tolist() == [sum(v for k, v in found if k == own) for own in range(10)]
-    assert counts.array().tolist() == [sum(k == own for k, _ in found) for own in range(10)]
-
-
-def test_no_steps_have_no_sums():
-    assert PerStep(0, None).array().tolist() == []
-
-
-def test_steps_that_are_over_lie_on_the_shelf(tmp_path):
-    """What is held in memory is a bounded part of the numbers, and reading them back gives all of them."""
-    sums = PerStep(100_000, Shelf(tmp_path / "shelf"))
-    for first in range(0, 100_000, 1000):
-        sums.add(np.arange(first, first + 1000), np.arange(first, first + 1000))
-        assert sums.over.near_bytes <= FLUSH_BYTES
-    assert (sums.array() == np.arange(100_000)).all()
-    assert not sums.array().flags.writeable

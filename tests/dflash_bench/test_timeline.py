@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.layout import SCHEMAS, Events
-from dflash_bench.metrics.events.arrays import Names
+from dflash_bench.metrics.events.arrays import NONE, Names
 from dflash_bench.metrics.events.gpu import GpuRows
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.process import ProcessEvents, load
-from dflash_bench.metrics.events.arrays import NONE
-from dflash_bench.metrics.steps import Steps
+from dflash_bench.metrics.events.steps import Steps
 from dflash_bench.model import ProcessInfo, RankSource
 from dflash_bench.report.gpu_work import gpu_work
 from dflash_bench.report.timeline import MAX_BARS, BarKind, chosen, lanes, step_windows
@@ -27,6 +26,17 @@ PROCESS = ProcessInfo(7, 7, 0, 0, RankSource.MARK, 1, "x", 0, 0, 0)
 
 def array(*values):
     return np.array(values, np.int64)
+
+
+@dataclass
+class OneGroup:
+    """A file with a single row group."""
+
+    rows: pa.Table
+    num_groups: int = 1
+
+    def read(self, group, columns):
+        return self.rows.select(list(columns))
 
 
 @dataclass
@@ -44,7 +54,10 @@ class OneProcess:
     def processes_of(self, rank):
         return (PROCESS,)
 
-    def events(self, table, process, columns=None):
+    def event_file(self, table, process):
+        return OneGroup(self.events(table, process))
+
+    def events(self, table, process):
         rows = {
             Events.GPU_WORK: [
                 {
@@ -125,10 +138,10 @@ def test_a_replay_without_an_id_traced_node_by_node_is_one_piece_of_its_launch()
     calls = [("cudaGraphLaunch", 10, 12, 8), ("cudaGraphLaunch", 40, 42, 9)]
     profile = OneProcess([*nodes, kernel], calls, [])
     found = gpu_work(profile, load(profile, PROCESS))
-    assert [found.label(k) for k in range(len(found))] == ["a and 1 more", "a and 1 more", "k"]
-    assert (found.start.tolist(), found.end.tolist()) == ([30, 60, 20], [41, 71, 25])
-    assert found.launched_at[:2].tolist() == [10, 40]
-    assert found.launch[2] == NONE
+    assert [found.label(k) for k in range(len(found))] == ["k", "a and 1 more", "a and 1 more"]
+    assert (found.start.tolist(), found.end.tolist()) == ([20, 60, 30], [25, 71, 41])
+    assert found.launched_at[1:].tolist() == [40, 10]
+    assert found.launch[0] == NONE
 
 
 def test_work_without_a_call_keeps_its_bar_and_has_no_launch():
@@ -215,9 +228,9 @@ def test_no_two_intervals_overlap_in_one_lane(spans):
 def test_names_stay_with_their_events():
     """A frozen event set is sliced by rows; names are codes and go along."""
     names = Names(array(0, 1, 0), ("a", "b"))
-    ranges = Ranges(array(1, 1, 1), names, names, array(0, 1, 2), array(9, 8, 7))
+    ranges = Ranges(array(1, 1, 1), names, names, array(0, 1, 2), array(9, 8, 7), names)
     calls = ApiCalls(array(), array(), Names(array(), ()), array(), array())
-    rows = GpuRows(array(), array(), array(), array().astype(bool), array(), array())
+    rows = GpuRows(array(), array(), array(), array().astype(bool), *(array() for _ in range(4)))
     events = ProcessEvents(PROCESS, ranges, 0, calls, rows)
     found = gpu_work(OneProcess([], [], []), events)
     assert len(found) == 0

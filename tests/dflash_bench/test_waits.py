@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from handmade import PID, Call, Range, Work, events, ints, whole
+from handmade import PID, Call, Range, Work, events, ints, view
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_bench.metrics import waits
-from dflash_bench.metrics.blame import Blame, blamed, merged
-from dflash_bench.metrics.collect import Collector
-from dflash_bench.metrics.reading import Reading
-from dflash_bench.metrics.events.launches import join
-from dflash_bench.metrics.shelf import Part, together
-from dflash_bench.metrics.stalls import StallMeter
+from dflash_bench.metrics.leads import measure_leads
+from dflash_bench.metrics.measurements import Measurements, blame_rows, merged
 
 
 @pytest.mark.parametrize(
@@ -54,18 +50,10 @@ def test_which_copies_block(name, blocks):
 RANGES = (Range("decode_step", 0, 100), Range("fill", 10, 40), Range("decode_step", 200, 300))
 
 
-def rows(collector, table, rank):
-    causes = collector.causes.get(table, {})
-    return Blame({label: growing.parts() for label, growing in causes.items()}).rows(rank)
-
-
 def waited(calls):
-    outline, window = whole(events(RANGES, calls), Reading())
-    collector = Collector()
-    meter = waits.WaitMeter(outline.steps, collector)
-    meter.see(window, outline.steps.of(window.calls.start))
-    meter.finish()
-    return collector, {m.name: together(m.values).tolist() for m in collector.sampled()}
+    found = Measurements(0)
+    waits.measure_waits(view(events(RANGES, calls)), found)
+    return found.causes, {name: samples.values.tolist() for name, samples in found.metrics.items()}
 
 
 def test_waits_are_those_inside_steps_on_any_thread():
@@ -75,14 +63,14 @@ def test_waits_are_those_inside_steps_on_any_thread():
         Call("cudaStreamSynchronize", 150, 160, id=3),
         Call("cudaLaunchKernel", 21, 22, id=4),
     ]
-    collector, found = waited(calls)
+    causes, found = waited(calls)
     assert found == {
         "sync.cudaStreamSynchronize": [10, 10],
         "sync.total_per_step": [20, 0],
         "sync.calls_per_step": [2, 0],
         "launch.calls_per_step": [1, 0],
     }
-    assert rows(collector, "sync.by_thread", 0) == [
+    assert blame_rows(causes["sync.by_thread"], 0) == [
         (0, str(PID), "cudaStreamSynchronize", 1, 10, 10.0),
         (0, "9", "cudaStreamSynchronize", 1, 10, 10.0),
     ]
@@ -95,7 +83,7 @@ def test_the_code_that_waited_is_the_path_of_ranges_around_the_call():
         Call("cudaMemcpyAsync", 60, 65, id=3),
         Call("cudaEventSynchronize", 250, 251, id=4, tid=9),
     ]
-    assert rows(waited(calls)[0], "sync.by_range", 3) == [
+    assert blame_rows(waited(calls)[0]["sync.by_range"], 3) == [
         (3, "decode_step > fill", "cudaStreamSynchronize", 1, 10, 10.0),
         (3, "decode_step", "cudaMemcpy", 1, 5, 5.0),
         (3, "-", "cudaEventSynchronize", 1, 1, 1.0),
@@ -112,11 +100,9 @@ def test_a_stall_is_blamed_on_what_the_thread_did_when_the_stream_ran_dry():
         Call("cudaLaunchKernel", 210, 211, id=4),
     ]
     work = [Work(2, 25, id=1), Work(36, 45, id=2), Work(61, 120, id=3), Work(211, 220, id=4)]
-    made = events(RANGES, calls, work)
-    launches, _, _ = join(made.calls, made.gpu)
-    collector = Collector()
-    StallMeter(collector).see(whole(made, Reading())[1], launches[launches.has_lead & (launches.lead < 0)])
-    assert rows(collector, "stall.by_cause", None) == [
+    found = Measurements(0)
+    measure_leads(view(events(RANGES, calls, work)), found)
+    assert blame_rows(found.causes["stall.by_cause"], None) == [
         (None, "- · -", 1, 90, 90.0),
         (None, "decode_step · -", 1, 15, 15.0),
         (None, "fill · cudaStreamSynchronize", 1, 10, 10.0),
@@ -124,17 +110,19 @@ def test_a_stall_is_blamed_on_what_the_thread_did_when_the_stream_ran_dry():
 
 
 def blame(keys, value):
-    return Blame({label: (Part.of(part),) for label, part in blamed(keys, value)})
+    found = Measurements(0)
+    found.blame("table", keys, value)
+    return found.causes["table"]
 
 
 def test_rows_of_a_cause_count_sum_and_halve():
     found = blame([(("a", "b"), ints([0, 1, 0, 0, -1]))], ints([5, 100, 1, 9, 3]))
-    assert found.rows(2) == [(2, "b", 1, 100, 100.0), (2, "a", 3, 15, 5.0), (2, "-", 1, 3, 3.0)]
+    assert blame_rows(found, 2) == [(2, "b", 1, 100, 100.0), (2, "a", 3, 15, 5.0), (2, "-", 1, 3, 3.0)]
 
 
 def test_no_values_give_no_rows():
-    assert blame([((), ints([]))], ints([])).rows(0) == []
-    assert merged([]).rows(None) == []
+    assert blame_rows(blame([((), ints([]))], ints([])), 0) == []
+    assert blame_rows(merged([]), None) == []
 
 
 LABELS = st.lists(st.tuples(st.integers(-1, 2), st.integers(-1, 1), st.integers(-50, 50)), max_size=20)
@@ -144,7 +132,7 @@ LABELS = st.lists(st.tuples(st.integers(-1, 2), st.integers(-1, 1), st.integers(
 def test_merged_blames_are_those_of_the_concatenated_samples(one, two):
     """Ranks know other names, or the same in another order: what counts is the label."""
 
-    def part(rows, first, second) -> Blame:
+    def part(rows, first, second):
         return blame(
             [(first, ints(a for a, _, _ in rows)), (second, ints(b for _, b, _ in rows))], ints(v for _, _, v in rows)
         )
@@ -154,6 +142,6 @@ def test_merged_blames_are_those_of_the_concatenated_samples(one, two):
         for a, b, value in rows:
             label = ("-" if a < 0 else first[a], "-" if b < 0 else second[b])
             expected.setdefault(label, []).append(value)
-    found = merged([part(one, "abc", "xy"), part(two, "cab", "yx")]).rows(None)
+    found = blame_rows(merged([part(one, "abc", "xy"), part(two, "cab", "yx")]), None)
     assert {row[1:3]: row[3:5] for row in found} == {k: (len(v), sum(v)) for k, v in expected.items()}
     assert [row[4] for row in found] == sorted((row[4] for row in found), reverse=True)

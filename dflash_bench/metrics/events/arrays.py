@@ -39,7 +39,11 @@ class Names:
         return len(self.codes)
 
     def __getitem__(self, index: Index) -> Names:
-        return Names(rows_of(self.codes, index), self.values)
+        return Names(at_rows(self.codes, index), self.values)
+
+    def text(self) -> list[str]:
+        """The names themselves."""
+        return [self.values[code] for code in self.codes]
 
     def codes_at(self, rows: IntArray) -> IntArray:
         """The code of the name of each row, NONE for NONE. int64 [n]."""
@@ -59,16 +63,16 @@ class Names:
 
     def _where(self, is_wanted: list[bool]) -> BoolArray:
         # names are few and rows many: one look into a table each is three times as fast as numpy.isin
-        return rows_of(np.array(is_wanted, bool), self.codes)
+        return at_rows(np.array(is_wanted, bool), self.codes)
 
 
 def selected(rows: Rows, index: Index) -> Rows:
     """Some rows of a dataclass of columns."""
     columns = (getattr(rows, column.name) for column in fields(rows))
-    return type(rows)(*(c[index] if isinstance(c, Names) else rows_of(c, index) for c in columns))
+    return type(rows)(*(c[index] if isinstance(c, Names) else at_rows(c, index) for c in columns))
 
 
-def rows_of(values: Any, index: Index) -> Any:
+def at_rows(values: Any, index: Index) -> Any:
     """``values[index]``; where all values are one number in memory, or all of the index is, so is what comes out."""
     if isinstance(index, np.ndarray) and index.dtype != np.bool_ and index.strides == (0,) and len(index):
         return np.broadcast_to(values[index[0]], index.shape)
@@ -129,9 +133,7 @@ def compact(values: IntArray) -> tuple[IntArray, IntArray]:
     return used + low, place[values - low]
 
 
-def read_columns(
-    profile: Profile, table: Events, process: ProcessInfo, columns: Sequence[str]
-) -> dict[str, IntArray | Names]:
+def read_columns(profile: Profile, table: Events, process: ProcessInfo, columns: Sequence[str]) -> dict[str, Any]:
     """Some columns of a process's table, each as one array, names as codes. Row group by row group, to copy little."""
     file = profile.event_file(table, process)
     parts: dict[str, list[IntArray]] = {name: [np.zeros(0, np.int64)] for name in columns}
@@ -143,7 +145,7 @@ def read_columns(
         for name in columns:
             column = read.column(name)
             parts[name].append(slim(_codes(column, known[name]) if is_name[name] else ints(column, _ABSENT[name])))
-    found: dict[str, IntArray | Names] = {}
+    found: dict[str, Any] = {}
     for name in columns:
         whole = _one_behind_another(parts.pop(name))
         found[name] = Names(whole, tuple(known[name])) if is_name[name] else whole

@@ -59,7 +59,7 @@ def read_ranges(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...])
     full, found = read["name"], read["name"]
     if rules:
         short = short_names(full.values, rules)
-        codes = np.asarray(short.place, np.int32)[full.codes] if full.values else full.codes
+        codes = np.asarray(short.place, np.int64)[full.codes] if full.values else full.codes
         found = Names(codes, short.values)
     every = Ranges(read["thread"], read["domain"], found, read["start_ns"], read["end_ns"], full)
     closed = every.end != OPEN

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_bench.metrics.events.arrays import NONE, Index, Names, changes, distinct, rows_of, selected
+from dflash_bench.metrics.events.arrays import NONE, Index, Names, at_rows, changes, distinct, selected
 from dflash_bench.metrics.events.gpu import Work
 from dflash_bench.metrics.events.host import ApiCalls
 from dflash_bench.model import BoolArray, IntArray
@@ -110,11 +110,11 @@ def _launches(calls: ApiCalls, work: Work, call: IntArray, is_by_order: BoolArra
         # calls are in order of start, of equal starts by id
         piece = piece[np.argsort(call[piece], kind="stable")]
     call = call[piece]
-    dry, has_lead = _latest_end_before(rows_of(work.lane, piece), work.end[piece])
+    dry, has_lead = _latest_end_before(at_rows(work.lane, piece), work.end[piece])
     return Launches(
         call=call,
         piece=piece,
-        thread=rows_of(calls.thread, call),
+        thread=at_rows(calls.thread, call),
         start=calls.start[call],
         end=calls.end[call],
         is_graph=calls.name.containing("Graph")[call],

@@ -1,4 +1,4 @@
-"""Profiles larger than memory: whatever windows and row groups they are read in, every figure is the same."""
+"""However rows lie in a profile's files, and however many processes measure, every figure is the same."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.sources import IngestOptions, resolve_all
 from dflash_bench.layout import SCHEMAS, Events, part_path
-from dflash_bench.metrics import shelf
-from dflash_bench.metrics.ahead import Ahead, cuts, within
-from dflash_bench.metrics.effort import Effort
 from dflash_bench.metrics.measure import measure
+from dflash_bench.metrics.processes import Workers
 from dflash_bench.model import CaptureInfo, ProcessInfo, RankSource, Recorder, RunInfo
 from dflash_bench.profile import Profile, open_profile, write_run
 
@@ -85,9 +83,9 @@ def profile_of(folder: Path, ranks: list[dict[Events, list[dict[str, object]]]],
     return open_profile(folder)
 
 
-def figures(profile: Profile, effort: Effort | None = None):
+def figures(profile: Profile, workers: Workers | None = None):
     """Everything that was measured, to be compared exactly, samples in their order."""
-    run = measure(profile, None, effort)
+    run = measure(profile, None, workers)
     metrics = [
         (m.name, m.rank, m.n, m.coverage, *(None if a is None else a.tolist() for a in (m.values, m.block, m.group)))
         for m in run.metrics
@@ -110,32 +108,25 @@ def test_ranges_need_not_lie_in_order_in_the_file(tmp_path):
 
 
 @settings(max_examples=25, deadline=None)
-@example(seed=1, n=29, window_rows=5, group_rows=1, is_shuffled=False)  # a step that agreed twice
-@example(seed=1, n=31, window_rows=5, group_rows=1, is_shuffled=False)  # two agreements that began at once
-@given(st.integers(0, 2**32), st.integers(2, 40), st.integers(5, 60), st.integers(1, 40), st.booleans())
-def test_windows_and_row_groups_of_any_size_give_the_same_figures(seed, n, window_rows, group_rows, is_shuffled):
+@example(seed=1, n=29, group_rows=1, is_shuffled=False)  # a step that agreed twice
+@example(seed=1, n=31, group_rows=1, is_shuffled=False)  # two agreements that began at once
+@given(st.integers(0, 2**32), st.integers(2, 40), st.integers(1, 40), st.booleans())
+def test_row_groups_of_any_size_give_the_same_figures(seed, n, group_rows, is_shuffled):
     rng = np.random.default_rng(seed)
     ranks = [rows_of_rank(rng, n) for _ in range(2)]
     with TemporaryDirectory() as folder:
-        whole = figures(profile_of(Path(folder, "whole"), ranks, None))
         if is_shuffled:
             # rows of equal times would change places: those that stay apart may come in any order
             for rows in ranks:
                 rng.shuffle(rows[Events.GPU_WORK])
-            whole = figures(profile_of(Path(folder, "shuffled"), ranks, None))
-        parts = profile_of(Path(folder, "parts"), ranks, group_rows)
-        assert figures(parts, Effort(1, window_rows, large_rows=1 << 40)) == whole
-        assert figures(parts, Effort(1, window_rows, large_rows=0)) == whole, "samples in a file, if they are many"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(shelf, "SMALL_BYTES", 0)
-            patch.setattr(shelf, "FLUSH_BYTES", 0)
-            assert figures(parts, Effort(1, window_rows, large_rows=0)) == whole, "every sample in a file"
+        whole = figures(profile_of(Path(folder, "whole"), ranks, None))
+        assert figures(profile_of(Path(folder, "parts"), ranks, group_rows)) == whole
 
 
 def test_ranks_measured_side_by_side_give_the_same_figures(tmp_path):
     ranks = [rows_of_rank(np.random.default_rng(seed), 400) for seed in range(3)]
     profile = profile_of(tmp_path, ranks, 100)
-    assert figures(profile, Effort(2, 300, large_rows=0)) == figures(profile)
+    assert figures(profile, Workers(2, least_rows=0)) == figures(profile)
 
 
 def test_a_damaged_file_is_refused_in_one_sentence_wherever_it_is_read(tmp_path):
@@ -145,9 +136,9 @@ def test_a_damaged_file_is_refused_in_one_sentence_wherever_it_is_read(tmp_path)
     content = bytearray(path.read_bytes())
     content[100:400] = bytes(300)
     path.write_bytes(content)
-    for effort in (Effort(1), Effort(2, large_rows=0)):
+    for workers in (Workers(1), Workers(2, least_rows=0)):
         with pytest.raises(DataError, match=r"cannot be read as Parquet"):
-            measure(profile, None, effort)
+            measure(profile, None, workers)
 
 
 # ── work of graphs that were instantiated before the capture opened ─────────────────────────────────────────────────
@@ -159,7 +150,7 @@ def leads_of(folder, mode, faults=frozenset()):
     """Samples of every lead figure, how they were joined, and what is said of it."""
     path = write_export(folder / f"{mode}-{len(faults)}.sqlite", Spec(rows=4000, mode=mode, faults=faults))
     (profile,) = resolve_all([str(path)], IngestOptions(profiles=folder / "profiles"))
-    run = measure(profile, None, Effort(1, window_rows=500, large_rows=0))
+    run = measure(profile)
     found = {(m.name, m.rank): m.values.tolist() for m in run.metrics if m.name in LEADS}
     return found, {finding.code: finding for finding in run.findings}
 
@@ -181,64 +172,3 @@ def test_launches_without_work_are_counted_where_leads_are_withheld(tmp_path):
     withheld = codes["coverage_withheld"]
     assert withheld.count > 0
     assert f"({withheld.count:,} launches without work, 0 pieces of work without launch)" in withheld.text
-
-
-# ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Numbers:
-    """A file whose row groups are lists of numbers, and which remembers what was read of it."""
-
-    def __init__(self, groups):
-        self.groups, self.was_read = groups, []
-
-    def ahead(self):
-        spans = [(min(g), max(g)) if g else None for g in self.groups]
-        return Ahead(
-            self, ("x",), np.sort, lambda rows: rows, lambda parts: np.sort(np.concatenate([[], *parts])), spans
-        )
-
-    def read(self, group, columns):
-        self.was_read.append(group)
-        return np.array(self.groups[group])
-
-
-def test_no_group_is_read_before_its_least_key_is_asked_for():
-    file = Numbers([[1, 5, 3], [20, 25], [4, 12], []])
-    ahead = file.ahead()
-    assert (ahead.until(4).tolist(), file.was_read) == ([1, 3], [0])
-    assert (ahead.until(13).tolist(), file.was_read) == ([4, 5, 12], [0, 2])
-    assert ahead.unread == [1]
-    assert (ahead.until(None).tolist(), file.was_read) == ([20, 25], [0, 2, 1])
-    assert ahead.until(None).tolist() == []
-
-
-@given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=6), st.lists(st.integers(0, 60), max_size=5))
-def test_every_key_is_handed_out_once_and_in_order(groups, stops):
-    for rest in ("until", "rest"):
-        ahead = Numbers(groups).ahead()
-        parts = [ahead.until(stop).tolist() for stop in sorted(stops)]
-        parts += [ahead.until(None).tolist()] if rest == "until" else [part.tolist() for part in ahead.rest()]
-        assert [key for part in parts for key in part] == sorted(key for group in groups for key in group)
-
-
-def test_cuts_part_rows_evenly_and_a_small_table_not_at_all(tmp_path):
-    rows = {table: [] for table in Events}
-    rows[Events.API_CALLS] = [
-        {"thread": 1, "correlation_id": k, "name": "cudaLaunchKernel", "start_ns": 10 * k, "end_ns": 10 * k + 5}
-        for k in range(1000)
-    ]
-    profile = profile_of(tmp_path, [rows], 100)
-    file = profile.event_file(Events.API_CALLS, profile.info.processes[0])
-    assert cuts([file, None], 1000) == []
-    starts = np.arange(0, 10_000, 10)
-    counts = np.diff(np.searchsorted(starts, [-1, *cuts([file], 300), 20_000]))
-    assert len(counts) == 4
-    assert counts.sum() == 1000
-    assert counts.max() < 300
-
-
-def test_what_lies_within_spans():
-    found = within(np.array([1, 5, 6, 20, 30]), [(5, 6), (30, 40)])
-    assert found.tolist() == [False, True, True, False, True]
-    assert within(np.array([1]), []).tolist() == [False]

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import pytest
 from generator import Fault, Spec, write_export
-from handmade import Call, Range, events, whole, write
+from handmade import Call, Range, events, view, write
 
 from dflash_bench.ingest.sources import IngestOptions, resolve_all
-from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.kinds import MIN_STEPS, kinds_of
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.presets import Preset, reading_of
-from dflash_bench.metrics.strata import MIN_STEPS, StrataMeter
 from dflash_bench.metrics.summary import figure
 
 
 def kinds(ranges, calls=()):
     """The steps of each kind, by number."""
-    outline, window = whole(events(ranges, calls), Reading())
-    meter = StrataMeter(outline, Reading())
-    meter.see(window, outline.steps.of(window.calls.start))
-    return {str(kind): steps.nonzero()[0].tolist() for kind, steps in meter.finish().items()}
+    return {str(kind): steps.nonzero()[0].tolist() for kind, steps in kinds_of(view(events(ranges, calls))).items()}
 
 
 def steps(n):

@@ -1,0 +1,88 @@
+"""Steps: the ranges that everything else is counted against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_bench.findings import finding
+from dflash_bench.metrics.events.arrays import NONE
+from dflash_bench.metrics.events.host import Ranges
+from dflash_bench.metrics.reading import Reading
+from dflash_bench.model import BoolArray, Finding, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one process, ascending, none inside another.
+
+    ``domain`` is where its own ranges live (libraries use others).
+    """
+
+    start: IntArray
+    end: IntArray
+    domain: str
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def of(self, t: IntArray) -> IntArray:
+        """The step whose [start, end) holds each instant, or NONE. int64 [n] → int64 [n]."""
+        found = np.searchsorted(self.start, t, side="right") - 1
+        # before the first step this asks the last one, whose answer counts for nothing
+        return np.where((found >= 0) & (t < self.end[found]), found, NONE) if len(self) else found
+
+    def of_ascending(self, t: IntArray) -> IntArray:
+        """As `of`, for instants in order: steps are few, so that their edges are looked for among the instants."""
+        if not len(t):
+            return np.zeros(0, np.int64)
+        # steps do not overlap, so that those that hold any of these instants are neighbours
+        low = max(0, int(np.searchsorted(self.start, t[0], side="right")) - 1)
+        high = int(np.searchsorted(self.start, t[-1], side="right"))
+        first = np.searchsorted(t, self.start[low:high])
+        edges = np.stack([first, np.maximum(first, np.searchsorted(t, self.end[low:high]))], axis=1).ravel()
+        held = np.full(len(edges) + 1, NONE, np.int64)
+        held[1::2] = np.arange(low, high)
+        return np.repeat(held, np.diff(edges, prepend=0, append=len(t)))
+
+    def holding_any(self, t: IntArray) -> BoolArray:
+        """bool [steps]: which steps hold at least one of these instants."""
+        return self.sum_by(self.of(t)) > 0
+
+    def sum_by(self, step: IntArray, weights: IntArray | None = None) -> IntArray:
+        """int64 [steps]: the weights, or 1 each, summed up by step. ``step`` int64 [n], NONE for outside."""
+        inside = step != NONE
+        if weights is None:
+            return np.bincount(step[inside], minlength=len(self))
+        total = np.zeros(len(self), np.int64)
+        np.add.at(total, step[inside], weights[inside])
+        return total
+
+
+def find_steps(ranges: Ranges, rank: int | None, reading: Reading) -> tuple[Steps, tuple[Finding, ...]]:
+    """The steps among ranges: those whose name matches, in one domain, none inside another.
+
+    Two scopes of one name per iteration, one within the other, would double the steps: the inner ones are left out and
+    counted. A name in two domains counts in the domain that has it more often.
+    """
+    findings = []
+    found = ranges[ranges.name.matching(reading.step_pattern())]
+    domain, others = _main_domain(found)
+    if others:
+        findings.append(finding("step_name_in_two_domains", rank, others, domain=domain))
+        found = found[found.domain.among({domain})]
+    latest_end = np.maximum.accumulate(found.end)
+    inner = np.concatenate([[False], found.start[1:] < latest_end[:-1]]) if len(found) else np.zeros(0, bool)
+    if inner.any():
+        findings.append(finding("step_inside_step", rank, int(inner.sum())))
+        found = found[~inner]
+    return Steps(found.start, found.end, domain), tuple(findings)
+
+
+def _main_domain(found: Ranges) -> tuple[str, int]:
+    if not len(found):
+        return "", 0
+    counts = np.bincount(found.domain.codes, minlength=len(found.domain.values))
+    best = int(counts.argmax())
+    return found.domain.values[best], int(counts.sum() - counts[best])
