@@ -10,11 +10,8 @@ Format history (``FORMAT_VERSION``)
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from dflash_bench.errors import DataError, SchemaError
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Metric, Statistic, Unit
 from dflash_bench.samples import decode, encode
+from dflash_bench.whole import write_text
 
 FORMAT_VERSION = 1
 
@@ -50,23 +48,9 @@ def load(path: Path) -> Baseline:
         raise DataError(f"{path} is damaged: {error!r}", hint="restore it from version control") from None
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Only one writer of this file at a time, on this host or through a file system that knows locks."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(f".{path.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-    except OSError as error:
-        raise DataError(f"{path} could not be written: {error.strerror or error}") from error
-
-
 def write(path: Path, baseline: Baseline) -> None:
-    """Replace the file, whole or not at all. Its writer holds the lock."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(_to_json(baseline), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    """Replace the file, whole or not at all. Its writer is the only one (`whole.one_writer`)."""
+    write_text(path, json.dumps(_to_json(baseline), indent=1, ensure_ascii=False) + "\n")
 
 
 def _to_json(baseline: Baseline) -> dict[str, Any]:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dflash_bench.baseline.file import load, locked, write
+from dflash_bench.baseline.file import load, write
 from dflash_bench.baseline.key import BaselineKey
 from dflash_bench.baseline.runs import KEEP_RUNS, Baseline
 from dflash_bench.errors import UsageError
 from dflash_bench.model import RunInfo, RunMetrics
+from dflash_bench.whole import one_writer
 
 
 def save(folder: Path, runs: Sequence[RunMetrics], keep: int = KEEP_RUNS) -> tuple[Path, Baseline]:
@@ -25,7 +26,7 @@ def save(folder: Path, runs: Sequence[RunMetrics], keep: int = KEEP_RUNS) -> tup
         raise UsageError(f"{', '.join(delayed)} was delayed on purpose and is no baseline")
     key = keys.pop()
     path = folder / key.path
-    with locked(path):
+    with one_writer(path):
         before = load(path) if path.exists() else Baseline(key, (), ())
         after = before.with_runs(runs, keep)
         write(path, after)
@@ -67,7 +68,7 @@ def all_in(folder: Path) -> list[tuple[Path, Baseline]]:
 
 def prune(path: Path, keep: int, keep_history: int) -> Baseline:
     """Keep the newest runs and history entries of a baseline only."""
-    with locked(path):
+    with one_writer(path):
         before = load(path)
         after = replace(
             before,

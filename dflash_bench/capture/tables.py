@@ -1,4 +1,4 @@
-"""Tables and columns of an nsys SQLite export at schema 3.20, as far as the recorder writes them.
+"""Tables of an nsys export, and of those that the recorder writes the columns at schema 3.20.
 
 Read from exports of nsys 2025.3; column order, types and NOT NULL as there.
 """
@@ -11,9 +11,11 @@ SCHEMA_VERSION = "3.20.3"
 
 
 class ExportTable(StrEnum):
-    """ExportTable names."""
+    """Table names, here and nowhere else. Schemas differ in which of them there are."""
 
     META_DATA_EXPORT = "META_DATA_EXPORT"
+    OLD_META_DATA_EXPORT = "EXPORT_META_DATA"
+    """Its name before schema 3.4."""
     META_DATA_CAPTURE = "META_DATA_CAPTURE"
     STRING_IDS = "StringIds"
     NVTX_EVENTS = "NVTX_EVENTS"
@@ -29,6 +31,18 @@ class ExportTable(StrEnum):
     ANALYSIS_DETAILS = "ANALYSIS_DETAILS"
     ENUM_EVENT_TYPE = "ENUM_NSYS_EVENT_TYPE"
     ENUM_EVENT_CLASS = "ENUM_NSYS_EVENT_CLASS"
+    PROFILER_OVERHEAD = "PROFILER_OVERHEAD"
+    CUPTI_OVERHEAD = "CUPTI_ACTIVITY_KIND_OVERHEAD"
+    CUDA_EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+    CUDA_CALLCHAINS = "CUDA_CALLCHAINS"
+    GRAPH_EVENTS = "CUDA_GRAPH_EVENTS"
+    GRAPH_NODE_EVENTS = "CUDA_GRAPH_NODE_EVENTS"
+    GPUS = "TARGET_INFO_GPU"
+    CUDA_DEVICES = "TARGET_INFO_CUDA_DEVICE"
+    CUDA_CONTEXTS = "TARGET_INFO_CUDA_CONTEXT_INFO"
+    DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+    PROCESS_STREAMS = "ProcessStreams"
+    OSRT_API = "OSRT_API"
 
 
 def _columns(spec: str) -> dict[str, str]:

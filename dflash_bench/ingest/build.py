@@ -21,52 +21,57 @@ from dflash_bench.ingest.workers import Progress as Progress
 from dflash_bench.ingest.workers import RunTasks, run_tasks
 from dflash_bench.ingest.writers import unranked_path
 from dflash_bench.layout import Events, part_path
-from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RunInfo, Value
+from dflash_bench.model import Finding, ProcessInfo, RunInfo, Value
 from dflash_bench.profile import Profile, is_profile, open_profile, write_run
-from dflash_bench.whole import partial_folder, unpublished
+from dflash_bench.whole import hidden, partial_folder
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 MAX_NAME_BYTES = 200
 """Of a run's name, whatever the alphabet: longer names are no folders on some file systems."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How the profile of one run is named and described.
+class IngestOptions:
+    """How captures become profiles. ``run``: one name for all of them; None: named after the files, run by run.
 
     ``arm`` and ``workload`` describe the run where the captures' marks do not; ``settings`` and ``counters`` (rank →
     metric → value) come from the built-in loop. ``captures`` is a folder that moves into the profile with it. ``jobs``:
     how many processes may read (None: one per core); the profile is the same with any number. ``run_tasks``: what
-    reads the captures instead of processes of this machine, such as a cluster.
+    reads the captures instead of processes of this machine, such as a cluster. ``is_implicit``: another command needs
+    the profile; a name that is taken then gets a suffix instead of an error.
     """
 
-    run: str
     profiles: Path = Path("profiles")
+    run: str | None = None
     arm: str | None = None
     workload: str | None = None
     rank_pattern: str = DEFAULT_RANK_PATTERN
+    nsys: Path | None = None
+    is_replace: bool = False
+    is_implicit: bool = False
     settings: dict[str, Value] = field(default_factory=dict)
     counters: dict[int, dict[str, float]] = field(default_factory=dict)
     captures: Path | None = None
-    is_replace: bool = False
     jobs: int | None = None
     run_tasks: RunTasks | None = None
 
 
-def build_profile(exports: Sequence[Source], options: RunOptions, progress: Progress | None = None) -> Profile:
+def build_profile(
+    exports: Sequence[Source], run: str, options: IngestOptions, progress: Progress | None = None
+) -> Profile:
     """Write ``profiles/<run>`` from the exports of one run and open it.
 
     The same exports a second time change nothing. Raises UsageError when the name holds another run already and
     DataError when an export cannot be read or holds nothing to measure; then nothing is left behind.
     """
-    check_run_name(options.run)
-    target = options.profiles / options.run
+    check_run_name(run)
+    target = options.profiles / run
     if (existing := _existing(target, exports, options)) is not None:
         return existing
     with partial_folder(target) as folder:
         parts = _write_events(exports, folder, options, progress)
-        info = _describe(exports, parts, options)
+        info = _describe(exports, parts, run, options)
         _move_to_ranks(folder, info)
         write_steps([export.path for export in exports], info, folder)
         write_run(folder, info)
@@ -74,15 +79,16 @@ def build_profile(exports: Sequence[Source], options: RunOptions, progress: Prog
             return _publish(folder, target, exports, options)
 
 
+def is_read_so(info: RunInfo, options: IngestOptions) -> bool:
+    """Whether a run was read with these options, as far as they decide what its profile says."""
+    is_same = info.settings.get("rank_pattern") == options.rank_pattern
+    return is_same and options.arm in (None, info.arm) and options.workload in (None, info.workload)
+
+
 def check_run_name(run: str) -> None:
     """Raises UsageError when a run's name cannot be a folder of its own."""
     if not run or run.startswith(".") or "/" in run or "\0" in run or len(run.encode()) > MAX_NAME_BYTES:
         raise UsageError(f"{run!r} cannot name a run", hint="use letters, digits, '.', '_' and '-'")
-
-
-def same_captures(info: RunInfo, exports: Sequence[Source]) -> bool:
-    """Whether a profile was made of exactly these exports."""
-    return sorted(c.fingerprint for c in info.captures) == sorted(e.fingerprint for e in exports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class _Part:
     skipped: Skipped
 
 
-def _existing(target: Path, exports: Sequence[Source], options: RunOptions) -> Profile | None:
+def _existing(target: Path, exports: Sequence[Source], options: IngestOptions) -> Profile | None:
     if not target.exists():
         return None
     if not is_profile(target):
@@ -102,9 +108,9 @@ def _existing(target: Path, exports: Sequence[Source], options: RunOptions) -> P
     if options.is_replace:
         return None
     profile = open_profile(target)
-    same = same_captures(profile.info, exports) and profile.info.settings.get("rank_pattern") == options.rank_pattern
-    if same and options.arm in (None, profile.info.arm) and options.workload in (None, profile.info.workload):
-        log.info("%s already holds exactly this", target)
+    own = sorted(c.fingerprint for c in profile.info.captures)
+    if own == sorted(e.info.fingerprint for e in exports) and is_read_so(profile.info, options):
+        _log.info("%s already holds exactly this", target)
         return profile
     raise UsageError(
         f"{target} already holds another run", hint="choose another name with --run NAME, or pass --replace"
@@ -126,10 +132,10 @@ def _carried(captures: Path | None, folder: Path) -> Iterator[None]:
             shutil.move(kept, captures)
 
 
-def _publish(folder: Path, target: Path, exports: Sequence[Source], options: RunOptions) -> Profile:
+def _publish(folder: Path, target: Path, exports: Sequence[Source], options: IngestOptions) -> Profile:
     """Rename into place. Of two writers of one run the first wins, and the other finds its own content there."""
     if options.is_replace and target.exists():
-        old = unpublished(target, "replaced")
+        old = hidden(target, "replaced")
         target.rename(old)
         folder.rename(target)
         shutil.rmtree(old, ignore_errors=True)
@@ -144,7 +150,7 @@ def _publish(folder: Path, target: Path, exports: Sequence[Source], options: Run
 
 
 def _write_events(
-    exports: Sequence[Source], folder: Path, options: RunOptions, progress: Progress | None
+    exports: Sequence[Source], folder: Path, options: IngestOptions, progress: Progress | None
 ) -> list[_Part]:
     tasks = plan(exports, folder)
     results = options.run_tasks(tasks, progress) if options.run_tasks else run_tasks(tasks, options.jobs, progress)
@@ -187,18 +193,18 @@ def _process_info(process: int, capture: int, counts: dict[tuple[Events, int], i
     )
 
 
-def _describe(exports: Sequence[Source], parts: Sequence[_Part], options: RunOptions) -> RunInfo:
+def _describe(exports: Sequence[Source], parts: Sequence[_Part], run: str, options: IngestOptions) -> RunInfo:
     marks = {(k, process): mark for k, part in enumerate(parts) for process, mark in part.marks.items()}
     found = [p for part in parts for p in part.processes]
     names = [export.path.name for export in exports]
     processes = assign_ranks(found, marks, names, compile_pattern(options.rank_pattern))
     arms = sorted({p.arm for p in processes if p.arm is not None})
     if len(arms) > 1:
-        raise DataError(f"run {options.run} mixes the arms {', '.join(arms)}", hint="ingest each arm on its own")
+        raise DataError(f"run {run} mixes the arms {', '.join(arms)}", hint="ingest each arm on its own")
     worlds = {p.world for p in processes if p.world is not None}
     devices = tuple(dict.fromkeys(name for export in exports for name in export.gpu_names))
     return RunInfo(
-        run=options.run,
+        run=run,
         arm=options.arm or (arms[0] if arms else None),
         workload=options.workload,
         device=_device(exports, processes, devices, options),
@@ -206,7 +212,7 @@ def _describe(exports: Sequence[Source], parts: Sequence[_Part], options: RunOpt
         world=max(worlds) if worlds else None,
         created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
         tool_version=__version__,
-        captures=tuple(_capture_info(export) for export in exports),
+        captures=tuple(export.info for export in exports),
         processes=processes,
         findings=_findings(exports, parts, processes),
         settings={"rank_pattern": options.rank_pattern, **options.settings},
@@ -215,7 +221,7 @@ def _describe(exports: Sequence[Source], parts: Sequence[_Part], options: RunOpt
 
 
 def _device(
-    exports: Sequence[Source], processes: Sequence[ProcessInfo], devices: tuple[str, ...], options: RunOptions
+    exports: Sequence[Source], processes: Sequence[ProcessInfo], devices: tuple[str, ...], options: IngestOptions
 ) -> str:
     stated = options.settings.get("device")
     # nsys on a machine without GPU sees nothing of the simulated device, but the loop's own word tells
@@ -225,20 +231,6 @@ def _device(
         return " + ".join(devices) or "unknown GPU"
     # without CUDA rows a capture cannot tell a run on the CPU from a GPU that was not traced
     return "cpu" if stated == "cpu" else "no GPU traced"
-
-
-def _capture_info(export: Source) -> CaptureInfo:
-    first, last = export.time_range
-    return CaptureInfo(
-        fingerprint=export.fingerprint,
-        size_bytes=export.size_bytes,
-        recorder=export.recorder,
-        exporter_version=export.exporter_version,
-        schema_version=export.schema_version,
-        session_start_utc_ns=export.session_start_utc_ns,
-        first_ns=first,
-        last_ns=last,
-    )
 
 
 def _findings(

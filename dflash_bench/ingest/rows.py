@@ -1,27 +1,43 @@
-"""How the rows of an export are read: integer columns by name, names behind ids, batch by batch."""
+"""Rows on their way from a capture to a profile: batches of one event table, and the columns they are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dflash_bench.ingest.nsys.tables import ABSENT
 from dflash_bench.layout import Events
-from dflash_bench.model import BoolArray, IntArray
+from dflash_bench.model import BoolArray, Finding, IntArray
 
-if TYPE_CHECKING:
-    from dflash_bench.ingest.nsys.export import Export
+BATCH_ROWS = 1 << 16
+"""Rows per batch: 65,536 rows of the widest query are about 5 MB, and larger batches read no faster."""
 
-Rows = IntArray | slice
-"""Positions of rows."""
+ABSENT = -(1 << 63)
+"""Stands for NULL in a batch."""
 
-JOINED_BY = {"correlationId", "deviceId", "streamId"}
-"""Columns that a table can do without, but not without a word: rows are told apart by them."""
+_VERSION_SUFFIX = re.compile(r"_v\d+$")
+
+_SKIPPED = {
+    "table_without_columns": "rows lie in tables without a column that they mean nothing without, and were left out",
+    "table_without_ids": "rows lie in tables without the column of an id, and were read as if all had one and the same",
+    "name_missing": "rows have a name that the file does not hold, and are shown by its number or without one",
+    "ranges_lost": "NVTX domains were opened and not one range is there: the nvtx package and this nsys may not match",
+    "range_open_at_end": "ranges were still open when the capture ended: they are in no figure of durations",
+    "gpu_work_without_device": "graph replays begin on the host, without a device: they count for one of their own",
+    "range_without_time": "ranges have no start or length and were left out",
+    "range_ends_before_start": "NVTX ranges end before they start and were left out",
+    "api_call_ends_before_start": "API calls end before they start and were left out",
+    "gpu_work_ends_before_start": "GPU rows end before they start and were left out",
+    "overhead_ends_before_start": "overhead rows end before they start and were left out",
+    "api_call_without_time": "API calls have no start or end and were left out",
+    "gpu_work_without_time": "GPU rows have no timestamps (CUPTI writes 0) and were left out",
+    "overhead_without_time": "overhead rows have no start or end and were left out",
+    "api_row_is_backtrace": "API rows are backtraces that repeat a call's id; they are no calls and were left out",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +63,9 @@ class Skipped:
         for code, count in other.counts.items():
             self.add(code, count)
 
-
-def rows_of(
-    export: Export, table: str, numbers: dict[str, int | None], skipped: Skipped, texts: Sequence[str] = ()
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a table of an export, `tables.BATCH_ROWS` at a time; none when the table is not there.
-
-    ``numbers``: integer columns, each with what stands for NULL and for an absent column; one whose default is None
-    must be there, since without it the rows mean nothing: else they are counted in ``skipped``.
-    """
-    if table not in export.tables:
-        return
-    lacking = numbers.keys() - export.tables[table]
-    if any(numbers[column] is None for column in lacking):
-        skipped.add("table_without_columns", export.stored.num_rows(table))
-        return
-    if lacking & JOINED_BY:
-        skipped.add("table_without_ids", export.stored.num_rows(table))
-    defaults = {column: ABSENT if default is None else default for column, default in numbers.items()}
-    yield from export.stored.batches(table, defaults, texts)
-
-
-def int_column(batch: pa.RecordBatch, column: str) -> IntArray:
-    """An integer column, int64 [n]. Raises ArrowInvalid where anything else was stored."""
-    found = batch.column(column)
-    if found.type != pa.int64() or found.null_count:
-        raise pa.ArrowInvalid(f"column {column} holds {found.type} where integers belong")
-    return values_of(found)
+    def findings(self, rank: int | None) -> tuple[Finding, ...]:
+        """What was left out while reading, and why. ``rank``: the file's, None if it holds several."""
+        return tuple(Finding(code, rank, n, f"{n:,} {_SKIPPED[code]}") for code, n in sorted(self.counts.items()))
 
 
 # Between Arrow and NumPy by way of the buffers: `pa.array` and `to_numpy` import pandas to ask what it knows, which
@@ -102,7 +94,7 @@ def nullable(values: IntArray) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [bits, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def texts(values: Sequence[str]) -> pa.Array:
+def _texts(values: Sequence[str]) -> pa.Array:
     """A column of texts without nulls."""
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
@@ -117,6 +109,11 @@ def process_of(ids: IntArray) -> IntArray:
 def thread_of(ids: IntArray) -> IntArray:
     """Thread id of each globalTid."""
     return ids & 0xFFFFFF
+
+
+def without_version(name: str) -> str:
+    """The name of an API call without the suffix that nsys gives some (``cudaLaunchKernel_v7000``)."""
+    return _VERSION_SUFFIX.sub("", name)
 
 
 UNNAMED = "(unnamed)"
@@ -137,38 +134,11 @@ def labels(keys: IntArray, text_of: Callable[[int], str]) -> pa.Array:
     return _names(codes[values_of(encoded.indices)], list(place))
 
 
-def named(export: Export, keys: IntArray, what: str, skipped: Skipped, clean: Callable[[str], str] = str) -> pa.Array:
-    """The texts behind ids, cleaned. One that the export lacks is ``what`` and the id, and its rows are counted."""
-    missing: list[int] = []
-
-    def text_of(key: int) -> str:
-        if (text := export.strings.get(key)) is None:
-            missing.append(key)
-        return f"{what} {key}" if text is None else clean(text)
-
-    found = labels(keys, text_of)
-    if missing:
-        skipped.add("name_missing", int(np.isin(keys, missing).sum()))
-    return found
-
-
 def _names(codes: npt.NDArray[np.int32], found: Sequence[str]) -> pa.Array:
     indices = pa.Array.from_buffers(pa.int32(), len(codes), [None, pa.py_buffer(codes)])
-    return pa.DictionaryArray.from_arrays(indices, texts(found))
+    return pa.DictionaryArray.from_arrays(indices, _texts(found))
 
 
-def usable(batch: pa.RecordBatch, skipped: Skipped, what: str, *, zero_is_absent: bool = False) -> Rows:
-    """Rows with a start, an end, and end ≥ start. CUPTI writes start = end = 0 for "no timestamp"."""
-    start, end = int_column(batch, "start"), int_column(batch, "end")
-    absent = (start == ABSENT) | (end == ABSENT)
-    if zero_is_absent:
-        absent |= (start == 0) & (end == 0)
-    backwards = ~absent & (end < start)
-    skipped.add(f"{what}_without_time", int(absent.sum()))
-    skipped.add(f"{what}_ends_before_start", int(backwards.sum()))
-    return chosen(~absent & ~backwards)
-
-
-def chosen(mask: BoolArray) -> Rows:
+def chosen(mask: BoolArray) -> IntArray | slice:
     """Where a mask is true: as positions, or as a slice where it is true everywhere, which costs no copy."""
     return slice(None) if mask.all() else np.flatnonzero(mask)

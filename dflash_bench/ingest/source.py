@@ -9,7 +9,7 @@ from typing import Protocol
 
 from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import Batch, Skipped
-from dflash_bench.model import Finding, Recorder
+from dflash_bench.model import CaptureInfo, Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +34,10 @@ class Source(Protocol):
     def path(self) -> Path: ...
 
     @property
-    def fingerprint(self) -> str: ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    @property
-    def recorder(self) -> Recorder: ...
+    def info(self) -> CaptureInfo: ...
 
     @property
     def is_simulated(self) -> bool: ...
-
-    @property
-    def exporter_version(self) -> str | None: ...
-
-    @property
-    def schema_version(self) -> str | None: ...
-
-    @property
-    def session_start_utc_ns(self) -> int | None: ...
-
-    @property
-    def time_range(self) -> tuple[int | None, int | None]: ...
 
     @property
     def gpu_names(self) -> tuple[str, ...]: ...

@@ -8,49 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from glob import glob
 from pathlib import Path
 
-from dflash_bench.errors import BenchError, DataError, UsageError
-from dflash_bench.ingest.build import Progress, RunOptions, build_profile
+from dflash_bench.errors import BenchError, UsageError
+from dflash_bench.ingest.build import IngestOptions as IngestOptions
+from dflash_bench.ingest.build import Progress, build_profile, is_read_so
+from dflash_bench.ingest.fingerprint import fingerprint
 from dflash_bench.ingest.grouping import into_runs, run_names, suffixed
-from dflash_bench.ingest.nsys.export import Export, fingerprint, is_folder_export, open_export
-from dflash_bench.ingest.nsys.folder_tables import FOLDER_ENDINGS
+from dflash_bench.ingest.nsys.folder_tables import FOLDER_ENDINGS, is_folder_export
 from dflash_bench.ingest.nsys.reports import CAPTURE_SUFFIXES, is_superseded, to_export
-from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern
+from dflash_bench.ingest.nsys.source import open_export
+from dflash_bench.ingest.ranks import compile_pattern
 from dflash_bench.ingest.source import Source
 from dflash_bench.ingest.torch.trace import ENGINE_SUFFIXES, looks_like_trace, open_trace
-from dflash_bench.ingest.workers import RunTasks
-from dflash_bench.model import Value
 from dflash_bench.profile import Profile, is_profile, open_profile
 from dflash_bench.whole import partial_folder
 
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class IngestOptions:
-    """How captures become profiles. ``run``: one name for all of them; None: named after the files, run by run.
-
-    ``is_implicit``: another command needs the profile; a name that is taken then gets a suffix instead of an error.
-    ``settings``, ``counters``, ``captures`` (what the built-in loop knows of its run), ``jobs`` and ``run_tasks`` are
-    passed on (`RunOptions`).
-    """
-
-    profiles: Path = Path("profiles")
-    run: str | None = None
-    arm: str | None = None
-    workload: str | None = None
-    rank_pattern: str = DEFAULT_RANK_PATTERN
-    nsys: Path | None = None
-    is_replace: bool = False
-    is_implicit: bool = False
-    settings: dict[str, Value] = field(default_factory=dict)
-    counters: dict[int, dict[str, float]] = field(default_factory=dict)
-    captures: Path | None = None
-    jobs: int | None = None
-    run_tasks: RunTasks | None = None
+_log = logging.getLogger(__name__)
 
 
 def resolve(source: str, options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
@@ -117,8 +93,8 @@ def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | N
     """Make profiles of captures, one for each run among them. Raises as `resolve` and `build_profile` do."""
     pattern = compile_pattern(options.rank_pattern)
     files = expand(paths, options.profiles)
-    prints = {path: _fingerprint(path) for path in files}
-    if options.run is None and not options.is_replace and (found := _already(prints.values(), options)):
+    prints = [fingerprint(path) for path in files]
+    if options.run is None and not options.is_replace and (found := _already(prints, options)):
         return found
     # beside the profiles: there the next ingest clears up what a killed one leaves
     with partial_folder(options.profiles / "scratch") as scratch:
@@ -127,8 +103,7 @@ def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | N
             # two reports of one name, in two folders, must not become one file
             own = scratch / str(k)
             own.mkdir()
-            source = open_capture(path, own, options.nsys)
-            exports.append(replace(source, fingerprint=prints[path]) if isinstance(source, Export) else source)
+            exports.append(open_capture(path, own, options.nsys))
         if options.run is not None:
             # a name for all makes them one run
             return (_build(exports, options.run, options, progress),)
@@ -194,7 +169,7 @@ def profiles_in(folder: Path) -> list[Profile]:
         try:
             found.append(open_profile(path))
         except BenchError as error:
-            log.warning("%s", error)
+            _log.warning("%s", error)
     return sorted(found, key=lambda p: (p.info.created_utc, p.info.run), reverse=True)
 
 
@@ -204,47 +179,25 @@ def _profile_folders(folder: Path) -> list[Path]:
     return [path for path in found if not path.name.startswith(".")]
 
 
-def _fingerprint(path: Path) -> str:
-    try:
-        return fingerprint(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-
-
 def _already(prints: Iterable[str], options: IngestOptions) -> tuple[Profile, ...]:
     """Profiles that hold exactly these captures, read the same way; empty when some capture is in none."""
     wanted, found = set(prints), []
     for profile in profiles_in(options.profiles):
         info = profile.info
         own = {c.fingerprint for c in info.captures}
-        if not own <= wanted or info.settings.get("rank_pattern") != options.rank_pattern:
-            continue
-        if options.arm in (None, info.arm) and options.workload in (None, info.workload):
+        if own <= wanted and is_read_so(info, options):
             found.append(profile)
             wanted -= own
     return tuple(reversed(found)) if not wanted else ()
 
 
 def _build(group: Sequence[Source], run: str, options: IngestOptions, progress: Progress | None) -> Profile:
-    details = RunOptions(
-        run=run,
-        profiles=options.profiles,
-        arm=options.arm,
-        workload=options.workload,
-        rank_pattern=options.rank_pattern,
-        settings=options.settings,
-        counters=options.counters,
-        captures=options.captures,
-        is_replace=options.is_replace,
-        jobs=options.jobs,
-        run_tasks=options.run_tasks,
-    )
     try:
-        return build_profile(group, details, progress)
+        return build_profile(group, run, options, progress)
     except UsageError:
         if not options.is_implicit:
             raise
-        return build_profile(group, replace(details, run=suffixed(run, f"-{group[0].fingerprint[:8]}")), progress)
+        return build_profile(group, suffixed(run, f"-{group[0].info.fingerprint[:8]}"), options, progress)
 
 
 def newest_pair(folder: Path) -> tuple[Profile, Profile]:

@@ -17,11 +17,11 @@ from dflash_bench.errors import DataError, SchemaError
 from dflash_bench.layout import STEPS, StepTable, steps_path
 from dflash_bench.model import RankSource, RunInfo
 
-ALL_RANKS = "all_ranks"
+_ALL_RANKS = "all_ranks"
 UNPROFILED_FOLDER = "unprofiled"
 
 
-def read_steps(path: Path) -> pa.Table:
+def _read_steps(path: Path) -> pa.Table:
     """The steps in a CSV file, in the schema `STEPS`. Columns that this version does not know are left out.
 
     Raises DataError when the file cannot be read, SchemaError when it lacks a column.
@@ -41,12 +41,12 @@ def read_steps(path: Path) -> pa.Table:
 def write_steps(captures: Sequence[Path], info: RunInfo, folder: Path) -> None:
     """Write the step tables found beside the captures of a run into a profile that is being built.
 
-    ``captures`` in the order of ``ProcessInfo.capture``. Raises as `read_steps` does.
+    ``captures`` in the order of ``ProcessInfo.capture``. Raises as `_read_steps` does.
     """
     for table, rank, path in _files(captures, info):
         target = folder / steps_path(table, rank)
         target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(read_steps(path), target, compression="zstd")
+        pq.write_table(_read_steps(path), target, compression="zstd")
 
 
 def _files(captures: Sequence[Path], info: RunInfo) -> Iterator[tuple[StepTable, int, Path]]:
@@ -55,7 +55,7 @@ def _files(captures: Sequence[Path], info: RunInfo) -> Iterator[tuple[StepTable,
             continue
         capture, name = captures[process.capture], f"rank{process.rank}"
         # a folder can hold captures of other runs too: only names that the built-in loop's runs give are taken
-        if capture.stem not in (name, ALL_RANKS):
+        if capture.stem not in (name, _ALL_RANKS):
             continue
         for table, beside in (
             (StepTable.STEPS, capture.parent),

@@ -19,7 +19,7 @@ from dflash_bench.ingest.source import Section, Source
 from dflash_bench.ingest.writers import Writers
 from dflash_bench.layout import Events
 
-MAX_FILES = 900
+_MAX_FILES = 900
 """Files that a task writes at most, one per table and process: a program may have 1,024 open where nobody says more."""
 
 OnRows = Callable[[int], None]
@@ -68,9 +68,9 @@ def run_task(task: Task, on_rows: OnRows | None = None) -> TaskResult:
         writers = Writers(task.folder, task.capture, stack)
         for batch in task.source.stream(skipped, task.section):
             writers.add(batch)
-            if len(writers.counts) > MAX_FILES:
+            if len(writers.counts) > _MAX_FILES:
                 raise DataError(
-                    f"{task.source.path}: holds rows of more than {MAX_FILES} processes, which no run has",
+                    f"{task.source.path}: holds rows of more than {_MAX_FILES} processes, which no run has",
                     hint="copy or export the file again",
                 )
             if batch.table is Events.MARKS:

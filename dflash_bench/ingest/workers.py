@@ -26,16 +26,16 @@ Progress = Callable[[Path, int, int], None]
 RunTasks = Callable[[Sequence[Task], Progress | None], list[TaskResult]]
 """What runs all tasks of a run and gives their results in the order of the tasks."""
 
-PARALLEL_ROWS = 1_000_000
+_PARALLEL_ROWS = 1_000_000
 """With fewer rows one process is done before others have begun: each needs half a second of CPU time to start."""
-REPORT_S = 0.1
+_REPORT_S = 0.1
 """How often the rows that the processes have read are passed on."""
 
 _reporter: Connection | None = None
 """In a process of the pool: where it says how many rows it read."""
 
 
-def available_cores() -> int:
+def _available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -47,8 +47,8 @@ def run_tasks(tasks: Sequence[Task], jobs: int | None = None, progress: Progress
     no process is left.
     """
     tally = Tally(tasks, progress)
-    count = min(available_cores() if jobs is None else jobs, len(tasks))
-    if count > 1 and sum(task.section.num_rows for task in tasks) >= PARALLEL_ROWS:
+    count = min(_available_cores() if jobs is None else jobs, len(tasks))
+    if count > 1 and sum(task.section.num_rows for task in tasks) >= _PARALLEL_ROWS:
         return _run_in_processes(tasks, count, tally)
     results = []
     for index, task in enumerate(tasks):
@@ -93,7 +93,7 @@ def _run_in_processes(tasks: Sequence[Task], count: int, tally: Tally) -> list[T
             running = {pool.submit(_run, index, tasks[index]): index for index in order}
         waiting = set(running)
         while waiting:
-            done, waiting = wait(waiting, REPORT_S, FIRST_COMPLETED)
+            done, waiting = wait(waiting, _REPORT_S, FIRST_COMPLETED)
             while reports.poll():
                 tally.add(*reports.recv())
             for future in done:

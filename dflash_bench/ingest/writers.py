@@ -16,9 +16,9 @@ from dflash_bench.ingest.rows import Batch, ints
 from dflash_bench.layout import NAME, SCHEMAS, Events
 from dflash_bench.model import IntArray
 
-ROW_GROUP_ROWS = 1 << 17
+_ROW_GROUP_ROWS = 1 << 17
 """Rows of a row group: what a reader holds at least, and 9 MB in memory at most."""
-WAITING_ROWS = 1 << 19
+_WAITING_ROWS = 1 << 19
 """Rows that wait in all, 38 MB at most: files of many processes get smaller row groups."""
 
 
@@ -41,9 +41,9 @@ class Writers:
             self.counts[key] += rows.num_rows
             self.num_waiting[key] += rows.num_rows
             self.waiting.setdefault(key, []).append(rows)
-            if self.num_waiting[key] >= ROW_GROUP_ROWS:
+            if self.num_waiting[key] >= _ROW_GROUP_ROWS:
                 self._flush(key)
-        while self.num_waiting.total() >= WAITING_ROWS:
+        while self.num_waiting.total() >= _WAITING_ROWS:
             self._flush(max(self.num_waiting, key=lambda key: self.num_waiting[key]))
 
     def close(self) -> None:

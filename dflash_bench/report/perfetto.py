@@ -13,14 +13,12 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from dflash_bench.errors import DataError
 from dflash_bench.metrics.events.arrays import NONE
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.process import ProcessEvents, load
@@ -29,6 +27,7 @@ from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import IntArray, RunMetrics
 from dflash_bench.profile import Profile
 from dflash_bench.report.gpu_work import GpuWork, gpu_work
+from dflash_bench.whole import whole_file
 
 Event = dict[str, Any]
 TRACKS_PER_PROCESS = 1000
@@ -62,17 +61,8 @@ def write_trace(
     ``steps``: only steps FIRST ≤ k < LAST of each rank, with the GPU work they queued; None: everything captured.
     Raises DataError when the file cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _open(partial, is_gzip=path.suffix == ".gz") as file:
-            count = _dump(file, trace_events(sides, reading or Reading(), steps))
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise DataError(f"{path} could not be written: {error.strerror}") from None
-    return count
+    with whole_file(path) as partial, _open(partial, is_gzip=path.suffix == ".gz") as file:
+        return _dump(file, trace_events(sides, reading or Reading(), steps))
 
 
 def _open(path: Path, *, is_gzip: bool) -> TextIO:

@@ -16,7 +16,7 @@ from dflash_bench.capture.recorder import EventRecorder, Origin
 from dflash_bench.compare import compare
 from dflash_bench.errors import DataError, SchemaError
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.ingest.steps import read_steps
+from dflash_bench.ingest.steps import _read_steps
 from dflash_bench.layout import STEPS, StepTable
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.summary import figure
@@ -172,5 +172,5 @@ def test_a_damaged_step_file_is_one_sentence_with_its_name(
     path = tmp_path / "rank0.steps.csv"
     path.write_text(content)
     with pytest.raises(kind, match=problem) as refusal:
-        read_steps(path)
+        _read_steps(path)
     assert str(path) in refusal.value.text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dflash_bench.ingest.nsys.diagnostics import findings_of
-from dflash_bench.ingest.nsys.export import open_export
+from dflash_bench.ingest.nsys.source import open_export
 from dflash_bench.ingest.rows import Skipped
 
 H200 = Path(__file__).parents[1] / "data" / "h200" / "h200x2_nosync_rank0.sqlite"

@@ -17,8 +17,8 @@ import pytest
 from handmade import Call, Range, Work, mark, write
 
 from dflash_bench.errors import UsageError
-from dflash_bench.ingest.build import RunOptions, build_profile
-from dflash_bench.ingest.nsys.export import open_export
+from dflash_bench.ingest.build import build_profile
+from dflash_bench.ingest.nsys.source import open_export
 from dflash_bench.ingest.sources import IngestOptions, ingest
 
 RANK_0 = "h200x2_nosync_rank0.sqlite"
@@ -100,17 +100,17 @@ def test_two_at_once_give_one_whole_profile(profiles, h200, cli):
 def test_of_two_writers_of_one_name_the_later_finds_the_first_ones_profile(tmp_path, profiles, monkeypatch):
     """The race itself, made certain: the other writer publishes just before this one renames."""
     export = open_export(write(tmp_path / "a.sqlite", STEPS))
-    options = RunOptions(run="a", profiles=profiles)
+    options = IngestOptions(profiles=profiles)
     rename = Path.rename
 
     def late(self, target):
         if self.name.endswith(".partial") and not getattr(late, "is_done", False):
             late.is_done = True
-            build_profile([export], options)
+            build_profile([export], "a", options)
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", late)
-    profile = build_profile([export], options)
+    profile = build_profile([export], "a", options)
     assert profile.info.run == "a"
     assert names(profiles) == ["a"]
 
@@ -180,7 +180,7 @@ def test_captures_that_profiles_keep_are_not_found_in_a_folder_around_them(run, 
     raw = tmp_path / "raw"
     raw.mkdir()
     export = open_export(write(raw / "kept.sqlite", [mark(0, 1), *STEPS]))
-    build_profile([export], RunOptions(run="old", profiles=profiles, captures=raw))
+    build_profile([export], "old", IngestOptions(profiles=profiles, captures=raw))
     write(tmp_path / "new.sqlite", [mark(0, 1, "other"), *STEPS])
     run("ingest", tmp_path)
     assert names(profiles) == ["new", "old"]
@@ -362,9 +362,9 @@ def test_captures_that_move_with_a_profile_come_back_when_it_cannot_be_published
     (profiles / "a").mkdir(parents=True)
     (profiles / "a" / "other").write_text("")
     with pytest.raises(UsageError):
-        build_profile([export], RunOptions(run="a", profiles=profiles, captures=captures))
+        build_profile([export], "a", IngestOptions(profiles=profiles, captures=captures))
     assert names(captures) == ["a.sqlite"]
-    profile = build_profile([export], RunOptions(run="b", profiles=profiles, captures=captures))
+    profile = build_profile([export], "b", IngestOptions(profiles=profiles, captures=captures))
     assert names(profile.path / "captures") == ["a.sqlite"]
     assert not captures.exists()
 
@@ -386,7 +386,7 @@ def test_a_rename_that_fails_gives_the_captures_back(tmp_path, profiles, monkeyp
 
     monkeypatch.setattr(Path, "rename", taken)
     with pytest.raises(Exception, match=r"run\.json"):
-        build_profile([export], RunOptions(run="a", profiles=profiles, captures=captures))
+        build_profile([export], "a", IngestOptions(profiles=profiles, captures=captures))
     assert names(captures) == ["a.sqlite"]
 
 

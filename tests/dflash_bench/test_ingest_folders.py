@@ -18,8 +18,8 @@ from generator.folders import FolderKind, write_folder
 
 from dflash_bench.errors import DataError, UsageError
 from dflash_bench.ingest.nsys import folder_tables
-from dflash_bench.ingest.nsys.export import open_export
 from dflash_bench.ingest.nsys.scrub import scrub
+from dflash_bench.ingest.nsys.source import open_export
 from dflash_bench.ingest.sources import IngestOptions, expand, ingest
 from dflash_bench.layout import Events
 from dflash_bench.model import RunInfo

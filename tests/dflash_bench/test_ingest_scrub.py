@@ -11,8 +11,8 @@ import pytest
 from generator import Fault, Mode, Schema, Spec, write_export
 
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest.nsys.export import open_export
-from dflash_bench.ingest.nsys.scrub import scrub, without_paths
+from dflash_bench.ingest.nsys.scrub import _without_paths, scrub
+from dflash_bench.ingest.nsys.source import open_export
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import RunMetrics
@@ -98,7 +98,7 @@ def test_every_family_keeps_its_events(tmp_path: Path, schema: Schema) -> None:
     done = scrub(source, tmp_path / "out.sqlite")
     assert without_names(measured(done.path, tmp_path / "b")) == without_names(measured(source, tmp_path / "a"))
     old, new = open_export(source), open_export(done.path)
-    assert (new.schema_version, new.exporter_version) == (old.schema_version, old.exporter_version)
+    assert (new.info.schema_version, new.info.exporter_version) == (old.info.schema_version, old.info.exporter_version)
     assert new.gpu_names == old.gpu_names
 
 
@@ -133,7 +133,7 @@ def test_real_captures_keep_their_figures(tmp_path: Path, source: Path) -> None:
     ],
 )
 def test_paths_and_nothing_else_are_taken_out_of_names(name: str, cleaned: str) -> None:
-    assert without_paths(name) == cleaned
+    assert _without_paths(name) == cleaned
 
 
 def test_an_existing_file_is_replaced_only_on_demand_and_the_source_never(tmp_path: Path) -> None:
@@ -161,4 +161,4 @@ def test_a_damaged_source_leaves_nothing(tmp_path: Path) -> None:
 def test_a_target_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     source = write_export(tmp_path / "in.sqlite", Spec(rows=1000))
     with pytest.raises(DataError, match="could not be written"):
-        scrub(source, tmp_path / "no" / "such" / "out.sqlite")
+        scrub(source, source / "out.sqlite")

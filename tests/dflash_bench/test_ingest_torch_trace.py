@@ -13,8 +13,8 @@ from generator.chrome import BASE_NS, write_trace
 
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.nsys import events
-from dflash_bench.ingest.nsys.events import Batch, Skipped
-from dflash_bench.ingest.nsys.export import open_export
+from dflash_bench.ingest.nsys.source import open_export
+from dflash_bench.ingest.rows import Batch, Skipped
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.ingest.torch.trace import TorchTrace, looks_like_trace, open_trace, trace_stem
 from dflash_bench.layout import SCHEMAS, Events
@@ -74,7 +74,7 @@ def test_a_trace_says_its_rank_its_gpus_and_when_it_began(tmp_path: Path) -> Non
     trace = open_trace(write_trace(tmp_path / "t.json", Spec(rows=1000, ranks=4), 3))
     assert (trace.rank, trace.world) == (3, 4)
     assert trace.gpu_names == ("Generated GPU 0",)
-    assert trace.session_start_utc_ns == BASE_NS
+    assert trace.info.session_start_utc_ns == BASE_NS
 
 
 @pytest.mark.parametrize("fields", [{"name": "#12"}, {"name": ""}, {"name": None}, {"name": 5}])
@@ -100,7 +100,7 @@ def test_every_value_is_read_whole_wherever_the_window_ends(tmp_path: Path, monk
     path = write_trace(tmp_path / "t.json", Spec(rows=300, ranks=1), 0)
     whole = streamed(open_trace(path))
     for size in (1, 7, 64, 1000):
-        monkeypatch.setattr("dflash_bench.ingest.torch.json_stream.READ_CHARS", size)
+        monkeypatch.setattr("dflash_bench.ingest.torch.json_stream._READ_CHARS", size)
         assert streamed(open_trace(path)) == whole
 
 

@@ -21,9 +21,11 @@ from profile_files import contents
 from dflash_bench.errors import DataError
 from dflash_bench.ingest import workers
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.ingest.workers import available_cores
+from dflash_bench.ingest.workers import _available_cores
 
-ALWAYS = "from dflash_bench.ingest import workers; workers.PARALLEL_ROWS = 0; from dflash_bench.cli import main; main()"
+ALWAYS = (
+    "from dflash_bench.ingest import workers; workers._PARALLEL_ROWS = 0; from dflash_bench.cli import main; main()"
+)
 """The command line, which here shares small captures too."""
 
 
@@ -40,7 +42,7 @@ def rank_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "PARALLEL_ROWS", 0)
+    monkeypatch.setattr(workers, "_PARALLEL_ROWS", 0)
 
 
 @pytest.mark.usefixtures("always")
@@ -84,7 +86,7 @@ def test_a_small_capture_starts_no_process(one_file: Path, tmp_path: Path, monke
 
 def test_by_default_every_core_this_process_may_use_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3, 5, 6}, raising=False)
-    assert available_cores() == 3
+    assert _available_cores() == 3
 
 
 @pytest.mark.usefixtures("always")

@@ -58,8 +58,8 @@ def test_every_row_is_in_the_file_of_its_process_once_and_in_order(tmp_path: Pat
 def test_a_file_of_many_processes_gets_smaller_row_groups_instead_of_more_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 2000)
-    monkeypatch.setattr(writers, "WAITING_ROWS", 6000)
+    monkeypatch.setattr(writers, "_ROW_GROUP_ROWS", 2000)
+    monkeypatch.setattr(writers, "_WAITING_ROWS", 6000)
     held = []
     with ExitStack() as stack:
         made = Writers(tmp_path, 0, stack)

@@ -16,7 +16,7 @@ from profile_files import contents, timeless
 from dflash_bench.cli.sides import resolve_side
 from dflash_bench.errors import DataError, UsageError
 from dflash_bench.ingest.remote import mirror as remote
-from dflash_bench.ingest.remote.mirror import CLAIM, mirrored, publish
+from dflash_bench.ingest.remote.mirror import mirrored, publish
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.layout import RUN_FILE
 from dflash_bench.url import Url
@@ -55,7 +55,7 @@ def local_profile(captures: Path, profiles: Path, run: str = "r", **more) -> Pat
 
 def stored(store, place: str) -> dict[str, bytes]:
     files = {p.removeprefix(f"/{place}/"): store.cat_file(p) for p in store.find(f"/{place}")}
-    return {name: timeless(name, content) for name, content in files.items() if name != CLAIM}
+    return {name: timeless(name, content) for name, content in files.items() if name != remote._CLAIM}
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_runs_at_a_url_become_a_baseline(store, captures, tmp_path, cli):
 
 
 def test_what_a_killed_command_left_in_scratch_is_cleared_up_and_what_runs_is_not(store, tmp_path):
-    left = tmp_path / "scratch" / f"{remote.SCRATCH_PREFIX}left.partial"
+    left = tmp_path / "scratch" / ".dflash-bench.left.partial"
     left.mkdir()
     with mirrored(PROFILES) as first, mirrored(PROFILES):
         assert first.scratch is not None

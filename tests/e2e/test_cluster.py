@@ -238,7 +238,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(dask_cluster, captures, w
 def test_a_cluster_that_is_lost_in_the_middle_is_one_sentence_and_leaves_nothing(
     captures, tmp_path, caplog, monkeypatch, victim, sentence
 ):
-    monkeypatch.setattr(module, "PATIENCE_S", 2)
+    monkeypatch.setattr(module, "_PATIENCE_S", 2)
     folder = tmp_path / "own"
     folder.mkdir()
     with running(folder, 1) as own:
@@ -272,7 +272,7 @@ def test_what_cannot_be_an_address_is_said():
 
 @pytest.mark.parametrize("first_words", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"])
 def test_another_server_is_not_taken_for_a_scheduler(monkeypatch, first_words):
-    monkeypatch.setattr(module, "CONNECT_S", 1)
+    monkeypatch.setattr(module, "_CONNECT_S", 1)
 
     def greet() -> None:
         peer = other.accept()[0]
@@ -292,7 +292,7 @@ def test_another_server_is_not_taken_for_a_scheduler(monkeypatch, first_words):
 
 def test_a_cluster_without_workers_is_said(monkeypatch, tmp_path):
     with running(tmp_path, 0) as empty:
-        monkeypatch.setattr(module, "CONNECT_S", 3)
+        monkeypatch.setattr(module, "_CONNECT_S", 3)
         with pytest.raises(UsageError, match="no worker is connected to it") as caught, cluster(empty.address):
             pass
     assert caught.value.hint == f"dask worker {empty.address} --nthreads 1 --nworkers N"

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from dflash_bench.capture import choice, nsys
 from dflash_bench.cli import app
-from dflash_bench.ingest.nsys.export import open_export
+from dflash_bench.ingest.nsys.source import open_export
 from dflash_bench.layout import Events, StepTable
 from dflash_bench.model import Recorder
 from dflash_bench.profile import open_profile
@@ -281,7 +281,7 @@ def test_a_torchrun_line_is_captured_into_one_report(tmp_path: Path) -> None:
     assert len(info.captures) == 1
     assert [process.num_ranges for process in info.processes] == [5, 5]
     (file,) = (tmp_path / "c" / "captures").glob("*.sqlite")
-    assert open_export(file).recorder is Recorder.NSYS
+    assert open_export(file).info.recorder is Recorder.NSYS
 
 
 def test_a_dry_run_shows_the_line_with_its_window(tmp_path: Path) -> None:

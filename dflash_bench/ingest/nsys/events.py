@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from dflash_bench.capture.tables import ExportTable
 from dflash_bench.errors import DataError
+from dflash_bench.ingest.nsys.columns import Rows, int_column, named, rows_of, usable
+from dflash_bench.ingest.nsys.export import Export
 from dflash_bench.ingest.nsys.nvtx import nvtx_batches
-from dflash_bench.ingest.nsys.tables import ABSENT
 from dflash_bench.ingest.rows import (
+    ABSENT,
     Batch,
-    Rows,
     Skipped,
     constant,
-    int_column,
     ints,
     labels,
-    named,
     nullable,
     process_of,
-    rows_of,
     thread_of,
-    usable,
+    without_version,
 )
 from dflash_bench.ingest.source import Section
 from dflash_bench.layout import Events
 
-if TYPE_CHECKING:
-    from dflash_bench.ingest.nsys.export import Export
-
-NO_DEVICE = (1 << 31) - 1
+_NO_DEVICE = (1 << 31) - 1
 """What CUPTI writes for the device of a graph whose first node runs on the host."""
-API_VERSION_SUFFIX = re.compile(r"_v\d+$")
-MEMCPY_KINDS = {
+_MEMCPY_KINDS = {
     1: "HtoD",
     2: "DtoH",
     3: "HtoA",
@@ -71,9 +64,8 @@ def stream(export: Export, skipped: Skipped, section: Section | None = None) -> 
 
 
 def _api_calls(export: Export, skipped: Skipped) -> Iterator[Batch]:
-    table = "CUPTI_ACTIVITY_KIND_RUNTIME"
     columns = {"start": None, "end": None, "globalTid": None, "correlationId": None, "nameId": None, "eventClass": 0}
-    for batch in rows_of(export, table, columns, skipped):
+    for batch in rows_of(export, ExportTable.RUNTIME, columns, skipped):
         keep = usable(batch, skipped, "api_call")
         event_class = int_column(batch, "eventClass")
         is_call = (event_class == 0) | (event_class == 1)
@@ -89,15 +81,11 @@ def _api_calls(export: Export, skipped: Skipped) -> Iterator[Batch]:
             {
                 "thread": ints(thread_of(ids)),
                 "correlation_id": ints(int_column(batch, "correlationId")[keep]),
-                "name": named(export, int_column(batch, "nameId")[keep], "api", skipped, _without_version),
+                "name": named(export, int_column(batch, "nameId")[keep], "api", skipped, without_version),
                 "start_ns": ints(int_column(batch, "start")[keep]),
                 "end_ns": ints(int_column(batch, "end")[keep]),
             },
         )
-
-
-def _without_version(name: str) -> str:
-    return API_VERSION_SUFFIX.sub("", name)
 
 
 _WORK = {"start": None, "end": None, "deviceId": 0, "streamId": 0, "correlationId": 0, "globalPid": None}
@@ -129,7 +117,7 @@ def _work(batch: pa.RecordBatch, keep: Rows, kind: str, name: pa.Array, **extra:
 
 def _kernels(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "shortName": ABSENT, "graphNodeId": ABSENT}
-    for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_KERNEL", columns, skipped):
+    for batch in rows_of(export, ExportTable.KERNEL, columns, skipped):
         keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
         name = named(export, int_column(batch, "shortName")[keep], "kernel", skipped)
         yield _work(batch, keep, "kernel", name, graph_node_id="graphNodeId")
@@ -137,15 +125,15 @@ def _kernels(export: Export, skipped: Skipped) -> Iterator[Batch]:
 
 def _copies(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "copyKind": 0, "graphNodeId": ABSENT, "bytes": ABSENT}
-    for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_MEMCPY", columns, skipped):
+    for batch in rows_of(export, ExportTable.MEMCPY, columns, skipped):
         keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
-        name = labels(int_column(batch, "copyKind")[keep], lambda k: f"memcpy {MEMCPY_KINDS.get(k, f'kind {k}')}")
+        name = labels(int_column(batch, "copyKind")[keep], lambda k: f"memcpy {_MEMCPY_KINDS.get(k, f'kind {k}')}")
         yield _work(batch, keep, "memcpy", name, graph_node_id="graphNodeId", bytes="bytes")
 
 
 def _memsets(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "graphNodeId": ABSENT, "bytes": ABSENT}
-    for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_MEMSET", columns, skipped):
+    for batch in rows_of(export, ExportTable.MEMSET, columns, skipped):
         keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
         name = constant("memset", len(int_column(batch, "start")[keep]))
         yield _work(batch, keep, "memset", name, graph_node_id="graphNodeId", bytes="bytes")
@@ -153,10 +141,10 @@ def _memsets(export: Export, skipped: Skipped) -> Iterator[Batch]:
 
 def _graphs(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {**_WORK, "graphExecId": ABSENT}
-    for batch in rows_of(export, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", columns, skipped):
+    for batch in rows_of(export, ExportTable.GRAPH_TRACE, columns, skipped):
         keep = usable(batch, skipped, "gpu_work", zero_is_absent=True)
         device = int_column(batch, "deviceId")[keep]
-        skipped.add("gpu_work_without_device", int((device == NO_DEVICE).sum()))
+        skipped.add("gpu_work_without_device", int((device == _NO_DEVICE).sum()))
         name = constant("graph", len(device))
         yield _work(batch, keep, "graph", name, graph_exec_id="graphExecId")
 
@@ -180,12 +168,12 @@ def _overhead(export: Export, skipped: Skipped) -> Iterator[Batch]:
             )
 
 
-_Reader = Callable[["Export", Skipped], Iterator[Batch]]
-_OVERHEAD = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
-_WORK_TABLES = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
-_SECTIONS: dict[str, tuple[tuple[str, ...], tuple[_Reader, ...]]] = {
-    "nvtx": (("NVTX_EVENTS",), (nvtx_batches,)),
-    "api calls": (("CUPTI_ACTIVITY_KIND_RUNTIME",), (_api_calls,)),
+_Reader = Callable[[Export, Skipped], Iterator[Batch]]
+_OVERHEAD = (ExportTable.PROFILER_OVERHEAD, ExportTable.CUPTI_OVERHEAD)
+_WORK_TABLES = (ExportTable.KERNEL, ExportTable.MEMCPY, ExportTable.MEMSET, ExportTable.GRAPH_TRACE)
+_SECTIONS: dict[str, tuple[tuple[ExportTable, ...], tuple[_Reader, ...]]] = {
+    "nvtx": ((ExportTable.NVTX_EVENTS,), (nvtx_batches,)),
+    "api calls": ((ExportTable.RUNTIME,), (_api_calls,)),
     "GPU work": (_WORK_TABLES, (_kernels, _copies, _memsets, _graphs)),
     "overhead": (_OVERHEAD, (_overhead,)),
 }

@@ -7,7 +7,7 @@ and columns of the SQLite export. Ids are unsigned there, and not of one width i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.nsys.tables import BATCH_ROWS, Cell, is_null
+from dflash_bench.ingest.nsys.tables import NSYS_TABLES, Cell, is_null
+from dflash_bench.ingest.rows import BATCH_ROWS
 
 SUFFIXES = (".parquet", ".arrow")
 FOLDER_ENDINGS = ("_pqtdir", "_arwdir")
@@ -42,7 +43,7 @@ class FolderTables:
         files = {file.stem: file for file in table_files(folder)}
         columns = {}
         for table, file in files.items():
-            with reading(path, file):
+            with _reading(path, file):
                 names = _schema(file).names
                 if len(set(names)) < len(names):
                     raise pa.ArrowInvalid("two columns bear one name")
@@ -51,7 +52,7 @@ class FolderTables:
 
     def num_rows(self, table: str) -> int:
         file = self.files[table]
-        with reading(self.path, file):
+        with _reading(self.path, file):
             if file.suffix == ".parquet":
                 return int(pq.read_metadata(file).num_rows)
             with _arrow(file) as reader:
@@ -59,7 +60,7 @@ class FolderTables:
 
     def cells(self, table: str, columns: Sequence[str]) -> list[tuple[Cell, ...]]:
         file, rows = self.files[table], list[tuple[Cell, ...]]()
-        with reading(self.path, file):
+        with _reading(self.path, file):
             # a column that is asked for twice would be read as two of one name
             for batch in _batches(file, [*dict.fromkeys(columns)]):
                 rows += _tuples(batch, columns)
@@ -68,7 +69,7 @@ class FolderTables:
     def distinct(self, table: str, columns: Sequence[str], where: tuple[str, int]) -> list[tuple[Cell, ...]]:
         file, (column, value) = self.files[table], where
         rows: dict[tuple[Cell, ...], None] = {}
-        with reading(self.path, file):
+        with _reading(self.path, file):
             for batch in _batches(file, [*dict.fromkeys((*columns, column))]):
                 found = batch.filter(pc.equal(_integers(batch.column(column), 0), value))
                 rows |= dict.fromkeys(_tuples(found, columns))
@@ -77,7 +78,7 @@ class FolderTables:
     def batches(self, table: str, numbers: dict[str, int], texts: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
         file, known = self.files[table], self.columns[table]
         present = [c for c in (*numbers, *texts) if c in known]
-        with reading(self.path, file):
+        with _reading(self.path, file):
             for batch in _batches(file, present):
                 yield _plain(batch, numbers, texts)
 
@@ -87,8 +88,15 @@ def table_files(folder: Path) -> list[Path]:
     return [p for p in sorted(folder.iterdir()) if p.suffix in SUFFIXES and p.is_file()]
 
 
+def is_folder_export(path: Path) -> bool:
+    """Whether a folder holds tables of nsys as files. One that cannot be looked into does not."""
+    with suppress(OSError):
+        return path.is_dir() and any(file.stem in NSYS_TABLES for file in table_files(path))
+    return False
+
+
 @contextmanager
-def reading(path: Path, file: Path) -> Iterator[None]:
+def _reading(path: Path, file: Path) -> Iterator[None]:
     """Turn what Arrow says of a damaged file into DataError."""
     try:
         yield

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from dflash_bench.ingest.nsys.tables import ABSENT, is_null
+from dflash_bench.capture.tables import ExportTable
+from dflash_bench.ingest.nsys.columns import Rows, int_column, rows_of
+from dflash_bench.ingest.nsys.export import Export
+from dflash_bench.ingest.nsys.tables import NvtxEvent, is_null
 from dflash_bench.ingest.rows import (
+    ABSENT,
     UNNAMED,
     Batch,
-    Rows,
     Skipped,
     chosen,
-    int_column,
     ints,
     labels,
     nullable,
     process_of,
-    rows_of,
     thread_of,
     values_of,
 )
 from dflash_bench.layout import Events
 from dflash_bench.model import BoolArray, IntArray
 
-if TYPE_CHECKING:
-    from dflash_bench.ingest.nsys.export import Export
-
-PUSH_POP, START_END, NVTXT_PUSH_POP, NVTXT_START_END, MARK, DOMAIN_CREATE = 59, 60, 70, 71, 34, 75
+_START_END = (NvtxEvent.START_END, NvtxEvent.NVTXT_START_END)
+_RANGES = (NvtxEvent.PUSH_POP, NvtxEvent.NVTXT_PUSH_POP, *_START_END)
 
 
 def _texts(export: Export, batch: pa.RecordBatch, keep: Rows, skipped: Skipped) -> pa.Array:
@@ -58,11 +56,11 @@ def nvtx_batches(export: Export, skipped: Skipped) -> Iterator[Batch]:
     """Ranges and marks of an export, batch by batch."""
     numbers = {"start": None, "end": ABSENT, "eventType": None, "globalTid": None, "domainId": 0, "textId": ABSENT}
     domains, num_ranges = _domains(export), 0
-    for batch in rows_of(export, "NVTX_EVENTS", numbers, skipped, ("text",)):
+    for batch in rows_of(export, ExportTable.NVTX_EVENTS, numbers, skipped, ("text",)):
         kind = int_column(batch, "eventType")
-        is_range = np.isin(kind, (PUSH_POP, START_END, NVTXT_PUSH_POP, NVTXT_START_END))
+        is_range = np.isin(kind, _RANGES)
         yield from _ranges(export, batch, kind, is_range, domains, skipped)
-        yield from _marks(export, batch, kind == MARK, domains, skipped)
+        yield from _marks(export, batch, kind == NvtxEvent.MARK, domains, skipped)
         num_ranges += int(is_range.sum())
     if not num_ranges:
         skipped.add("ranges_lost", len(domains))
@@ -71,7 +69,7 @@ def nvtx_batches(export: Export, skipped: Skipped) -> Iterator[Batch]:
 def _domains(export: Export) -> dict[tuple[int, int], str]:
     """(process, domainId) → name. Domain 0 is the default domain and has no name."""
     names: dict[tuple[int, int], str] = {}
-    for tid, domain, text, key in export.nvtx_rows(DOMAIN_CREATE, "globalTid", "domainId", "text", "textId"):
+    for tid, domain, text, key in export.nvtx_rows(NvtxEvent.DOMAIN_CREATE, "globalTid", "domainId", "text", "textId"):
         if isinstance(tid, int) and isinstance(domain, int):
             names[tid >> 24, domain] = export.nvtx_text(text, key)
     return names
@@ -108,7 +106,7 @@ def _ranges(
     if not len(ids):
         return
     skipped.add("range_open_at_end", int((end[keep] == ABSENT).sum()))
-    is_start_end = np.isin(kind[keep], (START_END, NVTXT_START_END)).astype(np.int64)
+    is_start_end = np.isin(kind[keep], _START_END).astype(np.int64)
     yield Batch(
         Events.RANGES,
         process_of(ids),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dflash_bench.capture import convert, nsys
 from dflash_bench.capture.convert import REPORT_SUFFIXES, STREAM_SUFFIX
-from dflash_bench.ingest.nsys.export import settled
 from dflash_bench.ingest.nsys.folder_tables import FOLDER_ENDINGS
+from dflash_bench.ingest.nsys.sqlite_tables import settled
 
 CAPTURE_SUFFIXES = (".sqlite", *REPORT_SUFFIXES, STREAM_SUFFIX)
 _BEST_FIRST = (".sqlite", *FOLDER_ENDINGS, *REPORT_SUFFIXES, STREAM_SUFFIX)

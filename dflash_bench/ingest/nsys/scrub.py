@@ -14,7 +14,6 @@ name of a range is its own: look through the names before sharing, if yours hold
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from contextlib import closing
@@ -24,8 +23,10 @@ from pathlib import Path
 
 from dflash_bench.capture.tables import EXPORT_COLUMNS, ExportTable
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest.nsys.export import Export, open_export
+from dflash_bench.ingest.nsys.export import Export
+from dflash_bench.ingest.nsys.source import open_export
 from dflash_bench.ingest.nsys.sqlite_tables import SqliteTables
+from dflash_bench.whole import whole_file
 
 _EVENT_TABLES = (
     ExportTable.NVTX_EVENTS, ExportTable.KERNEL, ExportTable.RUNTIME, ExportTable.MEMCPY, ExportTable.MEMSET,
@@ -88,7 +89,7 @@ _CAPTURE_ROWS = {
 }
 _PROCESS_PREFIX = re.compile(r"PROCESS_\d{1,6}:")
 _PATH = re.compile(r"""(?<![\w/.])~?/(?:[\w.@+-]+/)+[\w.@+-]*|\b[A-Za-z]:\\[^\s"'|<>]+|\\\\[\w.-]+\\[^\s"'|<>]+""")
-PATH_TAKEN_OUT = "<path>"
+_PATH_TAKEN_OUT = "<path>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +114,13 @@ def scrub(source: Path, target: Path, *, is_replace: bool = False) -> Scrubbed:
     export = open_export(source)
     if not isinstance(export.stored, SqliteTables):
         raise UsageError(f"{source} is a folder of tables", hint="scrub the export of type sqlite of the same report")
-    partial = target.with_name(f".{target.name[:100]}.{os.getpid()}.partial")
     try:
-        partial.unlink(missing_ok=True)
-        with closing(_connect(partial)) as database:
+        with whole_file(target) as partial, closing(_connect(partial)) as database:
             copier = _Copier(database, export, export.stored.uri)
             rows = copier.copy()
-        partial.replace(target)
     except sqlite3.DatabaseError as error:
         blamed = target if "full" in str(error) or "unable to open" in str(error) else source
         raise DataError(f"{blamed}: {'damaged' if blamed is source else 'could not be written'}: {error}") from None
-    except OSError as error:
-        raise DataError(f"{target} could not be written: {error.strerror or error}") from None
-    finally:
-        for left in (partial, partial.with_name(f"{partial.name}-journal")):
-            left.unlink(missing_ok=True)
     return Scrubbed(
         path=target,
         size_bytes=target.stat().st_size,
@@ -144,9 +137,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     return database
 
 
-def without_paths(text: str) -> str:
+def _without_paths(text: str) -> str:
     """A name with every absolute path in it replaced."""
-    return _PATH.sub(PATH_TAKEN_OUT, text)
+    return _PATH.sub(_PATH_TAKEN_OUT, text)
 
 
 class _Copier:
@@ -175,7 +168,7 @@ class _Copier:
         if not isinstance(raw, bytes):
             return None
         text = raw.decode("utf-8", "replace")
-        cleaned = without_paths(text)
+        cleaned = _without_paths(text)
         if cleaned != text:
             self.changed.add(raw)
         return cleaned

@@ -6,6 +6,7 @@ every nullable column goes through COALESCE with a sentinel, and texts travel as
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -18,7 +19,8 @@ import adbc_driver_sqlite
 import pyarrow as pa
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.nsys.tables import BATCH_ROWS, Cell, is_null
+from dflash_bench.ingest.nsys.tables import Cell, is_null
+from dflash_bench.ingest.rows import BATCH_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class SqliteTables:
     def of(cls, file: Path, path: Path) -> SqliteTables:
         """Look which tables there are. Raises DataError when the file is damaged."""
         uri = f"file:{quote(str(file.resolve()))}?mode=ro&immutable=1"
-        with reading(path), closing(sqlite3.connect(uri, uri=True)) as connection:
+        with _reading(path), closing(sqlite3.connect(uri, uri=True)) as connection:
             kinds = dict(connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"))
             columns = {
                 name: frozenset(c for (c,) in connection.execute("SELECT name FROM pragma_table_info(?)", (name,)))
@@ -68,17 +70,39 @@ class SqliteTables:
             text = _quoted(column) if column in known else "NULL"
             parts.append(f"CAST(COALESCE({text}, '') AS BLOB) AS {_quoted(column)}")
             parts.append(f"{text} IS NULL AS {_quoted(is_null(column))}")
-        with reading(self.path), _connected(self.uri) as connection:
+        with _reading(self.path), _connected(self.uri) as connection:
             yield from _query(connection, f"SELECT {', '.join(parts)} FROM {_quoted(table)}")
 
     def _rows(self, sql: str) -> list[tuple[Cell, ...]]:
-        with reading(self.path), closing(sqlite3.connect(self.uri, uri=True)) as connection:
+        with _reading(self.path), closing(sqlite3.connect(self.uri, uri=True)) as connection:
             connection.text_factory = bytes
             return connection.execute(sql).fetchall()
 
 
+def logs_beside(path: Path) -> list[Path]:
+    """The write-ahead log or rollback journal beside a SQLite file: what it holds is part of the content."""
+    logs = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
+    return [log for log in logs if log.exists() and log.stat().st_size > 0]
+
+
+def settled(path: Path, scratch: Path) -> Path:
+    """The file itself, or, when a log lies beside it, a copy in ``scratch`` that the log is worked into.
+
+    Opening such a file in place would write beside it, and would fail in a folder that cannot be written.
+    """
+    logs = logs_beside(path)
+    if not logs:
+        return path
+    copy = scratch / path.name
+    for file in (path, *logs):
+        shutil.copyfile(file, scratch / file.name)
+    with _reading(path), closing(sqlite3.connect(copy)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE").fetchall()
+    return copy
+
+
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> Iterator[None]:
     """Turn what SQLite and ADBC say of a damaged file into DataError."""
     try:
         yield

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from typing import Protocol
 
 import pyarrow as pa
 
+from dflash_bench.capture.tables import ExportTable
+
 Cell = bytes | int | float | None
 """A value of a small query; texts come as bytes, since they need not be UTF-8."""
 
-BATCH_ROWS = 1 << 16
-"""Rows per batch: 65,536 rows of the widest query are about 5 MB, and larger batches read no faster."""
-
-ABSENT = -(1 << 63)
-"""Stands for NULL in a batch."""
-
-
 NSYS_TABLES = {
-    "NVTX_EVENTS", *(f"CUPTI_ACTIVITY_KIND_{k}" for k in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")),
-    "StringIds", "ANALYSIS_DETAILS", "META_DATA_EXPORT", "EXPORT_META_DATA", "ProcessStreams", "OSRT_API",
-}  # fmt: skip
+    *(ExportTable.NVTX_EVENTS, ExportTable.RUNTIME, ExportTable.KERNEL, ExportTable.MEMCPY, ExportTable.MEMSET),
+    *(ExportTable.GRAPH_TRACE, ExportTable.STRING_IDS, ExportTable.ANALYSIS_DETAILS, ExportTable.META_DATA_EXPORT),
+    *(ExportTable.OLD_META_DATA_EXPORT, ExportTable.PROCESS_STREAMS, ExportTable.OSRT_API),
+}
 """Any of these makes it an nsys export."""
+
+
+class NvtxEvent(IntEnum):
+    """Event types of the NVTX table."""
+
+    MARK = 34
+    PUSH_POP = 59
+    START_END = 60
+    NVTXT_PUSH_POP = 70
+    NVTXT_START_END = 71
+    DOMAIN_CREATE = 75
+    DOMAIN_DESTROY = 76
 
 
 def is_null(column: str) -> str:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dflash_bench.errors import BenchError
-from dflash_bench.ingest.remote.mirror import scratch_folder
 from dflash_bench.ingest.source import Source
 from dflash_bench.ingest.sources import open_capture
 from dflash_bench.ingest.tasks import Task, TaskResult, run_task
 from dflash_bench.storage import fetch, put, remove_folder
 from dflash_bench.url import Url
+from dflash_bench.whole import scratch_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,15 +27,15 @@ from dflash_bench.ingest.remote.attempts import Attempt, Carriage, run_attempts
 from dflash_bench.ingest.tasks import Task, TaskResult
 from dflash_bench.ingest.workers import Progress, RunTasks, Tally
 
-CONNECT_S = 8
+_CONNECT_S = 8
 """How long a scheduler may take to answer, and a cluster to show its first worker."""
-GREETING_BYTES = 1 << 16
+_GREETING_BYTES = 1 << 16
 """More than a scheduler's greeting ever is; the first letters of other servers read as far larger numbers."""
-POLL_S = 1.0
+_POLL_S = 1.0
 """How often is looked whether there still are workers."""
-PATIENCE_S = 60
+_PATIENCE_S = 60
 """How long a cluster may have no worker before an ingest is given up: a new one takes the place of one that died."""
-SAME = ("dflash_bench", "distributed", "pyarrow")
+_SAME = ("dflash_bench", "distributed", "pyarrow")
 """Packages whose versions decide what a task means and which bytes it writes."""
 
 
@@ -59,7 +59,7 @@ def cluster(address: str, carriage: Carriage | None = None) -> Iterator[RunTasks
             _check_versions(client, address)
             yield partial(_run_tasks, client, address, carriage or Carriage())
         finally:
-            client.close(timeout=CONNECT_S)
+            client.close(timeout=_CONNECT_S)
 
 
 def unseen(token: Path | None, files: Sequence[tuple[Path, int]]) -> Path | None:
@@ -79,14 +79,14 @@ def _connect(address: str) -> Any:
         with warnings.catch_warnings():
             # which versions differ is looked at below
             warnings.simplefilter("ignore")
-            client = _distributed().Client(address, timeout=CONNECT_S)
+            client = _distributed().Client(address, timeout=_CONNECT_S)
     except OSError:
         hint = "look at its log: it may be of another version, or want tls://"
         raise UsageError(f"--scheduler {address}: the scheduler there did not let us in", hint=hint) from None
     try:
-        client.wait_for_workers(1, timeout=CONNECT_S)
+        client.wait_for_workers(1, timeout=_CONNECT_S)
     except TimeoutError:
-        client.close(timeout=CONNECT_S)
+        client.close(timeout=_CONNECT_S)
         hint = f"dask worker {address} --nthreads 1 --nworkers N"
         raise UsageError(f"--scheduler {address}: no worker is connected to it", hint=hint) from None
     return client
@@ -102,7 +102,7 @@ def _check_answers(address: str) -> None:
     if match is None:
         raise UsageError(f"--scheduler {address}: it is no address of a scheduler", hint=hint)
     try:
-        peer = socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=CONNECT_S)
+        peer = socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=_CONNECT_S)
     except (OSError, OverflowError):
         raise UsageError(f"--scheduler {address}: nobody answers there", hint=hint) from None
     with peer:
@@ -116,14 +116,14 @@ def _greets_as_dask(peer: socket.socket) -> bool:
     with suppress(OSError):
         while len(head) < 8 and (piece := peer.recv(8 - len(head))):
             head += piece
-    return len(head) == 8 and 0 < int.from_bytes(head, "little") < GREETING_BYTES
+    return len(head) == 8 and 0 < int.from_bytes(head, "little") < _GREETING_BYTES
 
 
 def _check_versions(client: Any, address: str) -> None:
-    found = client.get_versions(packages=list(SAME))
-    own = {name: found["client"]["packages"].get(name) for name in SAME}
+    found = client.get_versions(packages=list(_SAME))
+    own = {name: found["client"]["packages"].get(name) for name in _SAME}
     for worker, its in found["workers"].items():
-        for name in SAME:
+        for name in _SAME:
             there = its["packages"].get(name)
             if there != own[name]:
                 text = f"worker {worker} has {name} {there}" if there else f"worker {worker} does not have {name}"
@@ -193,10 +193,10 @@ def _completed(client: Any, address: str, captures: Mapping[Any, Path]) -> Itera
     waiting, without = set(captures), 0.0
     while waiting:
         try:
-            done, waiting = _distributed().wait(waiting, timeout=POLL_S, return_when="FIRST_COMPLETED")
+            done, waiting = _distributed().wait(waiting, timeout=_POLL_S, return_when="FIRST_COMPLETED")
         except TimeoutError:
-            without = 0.0 if _has_workers(client, address) else without + POLL_S
-            if without >= PATIENCE_S:
+            without = 0.0 if _has_workers(client, address) else without + _POLL_S
+            if without >= _PATIENCE_S:
                 raise DataError(f"the cluster of {address} has no worker left", hint="start workers again") from None
             continue
         except CancelledError:
@@ -222,7 +222,7 @@ def _lost(address: str) -> DataError:
 def _outcome(future: Any, capture: Path) -> list[Attempt] | None:
     """What a task gives; None when its worker died with it, and the task begins anew."""
     try:
-        found: list[Attempt] = future.result(timeout=PATIENCE_S)
+        found: list[Attempt] = future.result(timeout=_PATIENCE_S)
     except TimeoutError:
         return None
     except _distributed().KilledWorker as error:

@@ -17,8 +17,6 @@ import hashlib
 import json
 import re
 import secrets
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,11 +24,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from dflash_bench.errors import BenchError, DataError, UsageError
-from dflash_bench.ingest.nsys.export import fingerprint
+from dflash_bench.ingest.fingerprint import fingerprint
 from dflash_bench.ingest.nsys.folder_tables import FOLDER_ENDINGS, SUFFIXES
 from dflash_bench.ingest.nsys.reports import CAPTURE_SUFFIXES
 from dflash_bench.ingest.sources import expand, profiles_in
-from dflash_bench.ingest.steps import UNPROFILED_FOLDER as UNPROFILED
+from dflash_bench.ingest.steps import UNPROFILED_FOLDER
 from dflash_bench.ingest.torch.trace import ENGINE_SUFFIXES
 from dflash_bench.layout import RUN_FILE
 from dflash_bench.profile import is_profile
@@ -47,10 +45,9 @@ from dflash_bench.storage import (
     remove,
 )
 from dflash_bench.url import Url, is_url, location
-from dflash_bench.whole import locked
+from dflash_bench.whole import scratch_folder
 
-CLAIM = "_claim"
-SCRATCH_PREFIX = "dflash-bench-"
+_CLAIM = "_claim"
 _CAPTURES = (*CAPTURE_SUFFIXES, *ENGINE_SUFFIXES)
 _BESIDE = (".sqlite-wal", ".sqlite-journal", ".steps.csv")
 """What belongs to a capture that lies beside it: a log that is part of its content, the steps of the built-in loop."""
@@ -178,14 +175,14 @@ def publish(folder: Path, target: Url, *, is_replace: bool = False, progress: Tr
     files = [p.relative_to(folder).as_posix() for p in sorted(folder.rglob("*")) if p.is_file() and p.name != RUN_FILE]
     if is_replace:
         _take_down(target)
-    if not create(target / CLAIM, _identity(run)) and read_bytes(target / CLAIM) != _identity(run):
+    if not create(target / _CLAIM, _identity(run)) and read_bytes(target / _CLAIM) != _identity(run):
         raise UsageError(
             f"{target}: another run is being written there, or was begun and never finished",
             hint="choose another name with --run NAME, or pass --replace",
         )
     for name in files:
         put(folder / name, target / name, progress)
-    if read_bytes(target / CLAIM) != _identity(run):
+    if read_bytes(target / _CLAIM) != _identity(run):
         raise DataError(f"{target} was replaced by another run meanwhile", hint="choose another name with --run NAME")
     if not create(target / RUN_FILE, run):
         _is_there(target, run)
@@ -204,7 +201,7 @@ def _is_there(target: Url, run: bytes) -> bool:
 def _take_down(target: Url) -> None:
     """Delete a profile: first what makes it one."""
     files = list_files(target)
-    for name in (RUN_FILE, CLAIM, *(n for n in files if n not in (RUN_FILE, CLAIM))):
+    for name in (RUN_FILE, _CLAIM, *(n for n in files if n not in (RUN_FILE, _CLAIM))):
         if name in files:
             remove(files[name][0])
 
@@ -266,28 +263,10 @@ def _captures(place: Url) -> Listing:
     if place.is_web:
         return files
     logs = {n: f for n, f in list_files(place.parent / "*.sqlite-*").items() if n.rpartition("-")[0] in files}
-    steps, unprofiled = (list_files(folder / "rank*.steps.csv") for folder in (place.parent, place.parent / UNPROFILED))
-    return {**files, **logs, **steps, **{f"{UNPROFILED}/{name}": file for name, file in unprofiled.items()}}
+    folders = place.parent, place.parent / UNPROFILED_FOLDER
+    steps, unprofiled = (list_files(folder / "rank*.steps.csv") for folder in folders)
+    return {**files, **logs, **steps, **{f"{UNPROFILED_FOLDER}/{name}": file for name, file in unprofiled.items()}}
 
 
 def _within(name: str, folder: PurePosixPath) -> str:
     return PurePosixPath(name).relative_to(folder).as_posix()
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A folder in the system's temporary one, gone afterwards; what killed runs left goes with it."""
-    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*.partial"):
-        with suppress(OSError), locked(left) as is_ours:
-            if is_ours:
-                shutil.rmtree(left, ignore_errors=True)
-    born = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
-    folder = born.with_suffix(".partial")
-    try:
-        with locked(born):
-            # under the name that others clear up only once it is locked
-            born.rename(folder)
-            yield folder
-    finally:
-        for left in (born, folder):
-            shutil.rmtree(left, ignore_errors=True)

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dflash_bench.ingest.nsys.events import API_VERSION_SUFFIX
-from dflash_bench.ingest.nsys.tables import BATCH_ROWS
-from dflash_bench.ingest.rows import UNNAMED, Batch
+from dflash_bench.ingest.rows import BATCH_ROWS, UNNAMED, Batch, without_version
 from dflash_bench.layout import NAME, SCHEMAS, Events
 
 _VM = 1 << 24
@@ -91,7 +89,7 @@ def _range_row(event: dict[str, Any], process: int) -> tuple[Any, ...]:
 
 def _call_row(event: dict[str, Any], process: int) -> tuple[Any, ...]:
     start, end = _times(event, "api_call")
-    name = API_VERSION_SUFFIX.sub("", _name(event))
+    name = without_version(_name(event))
     return _own(event, process), _thread(event), _argument(event, "correlation", 0), name, start, end
 
 

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any
 
-READ_CHARS = 1 << 20
-MAX_VALUE_CHARS = 1 << 26
+_READ_CHARS = 1 << 20
+_MAX_VALUE_CHARS = 1 << 26
 """A single value longer than this (64 Mi characters) is no profiler's event, and would undo the bound on memory."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -67,7 +67,7 @@ class JsonStream:
     def _value(self) -> Any:
         """The value that begins here."""
         self._skip_space()
-        wanted = READ_CHARS
+        wanted = _READ_CHARS
         while True:
             try:
                 value, end = self.decoder.raw_decode(self.window, self.at)
@@ -81,7 +81,7 @@ class JsonStream:
                 if end < len(self.window) or self.is_end:
                     self.at = end
                     return value
-            if len(self.window) - self.at > MAX_VALUE_CHARS:
+            if len(self.window) - self.at > _MAX_VALUE_CHARS:
                 raise JsonStreamError("a value of more than 64 Mi characters")
             self._read(wanted)
             wanted *= 2
@@ -110,7 +110,7 @@ class JsonStream:
             self.at = found.end()
             if self.at < len(self.window) or self.is_end:
                 return
-            self._read(READ_CHARS)
+            self._read(_READ_CHARS)
 
     def _read(self, num_chars: int) -> None:
         more = self.file.read(num_chars)

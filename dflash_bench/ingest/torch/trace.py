@@ -20,21 +20,20 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.nsys.diagnostics import skipped_rows
-from dflash_bench.ingest.nsys.export import fingerprint
+from dflash_bench.ingest.fingerprint import fingerprint
 from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import Batch, Skipped
 from dflash_bench.ingest.source import Section
 from dflash_bench.ingest.torch.events import EventRows, NoEventError, host_process
 from dflash_bench.ingest.torch.json_stream import JsonStream, JsonStreamError
-from dflash_bench.model import Finding, RankSource, Recorder
+from dflash_bench.model import CaptureInfo, Finding, RankSource, Recorder
 
-TRACE_SUFFIXES = (".json", ".json.gz")
+_TRACE_SUFFIXES = (".json", ".json.gz")
 ENGINE_SUFFIXES = (".trace.json", ".trace.json.gz")
 """How engines name their traces: in a folder only these are taken for traces, since other JSON lies beside captures."""
-HEAD_EVENTS = 100_000
+_HEAD_EVENTS = 100_000
 """Events read when a trace is opened, at most: its first host event comes long before."""
-BYTES_PER_EVENT = 250
+_BYTES_PER_EVENT = 250
 """About how long an event is as text, to estimate progress by; packed traces are about a tenth of that."""
 
 
@@ -43,25 +42,19 @@ class TorchTrace:
     """An opened trace. ``process``: the profiled process, as nsys would number it. ``rank``, ``world``: if stated."""
 
     path: Path
-    fingerprint: str
-    size_bytes: int
+    info: CaptureInfo
     process: int
     rank: int | None
     world: int | None
     gpu_names: tuple[str, ...]
-    session_start_utc_ns: int | None
 
-    recorder: ClassVar[Recorder] = Recorder.TORCH
     is_simulated: ClassVar[bool] = False
-    exporter_version: ClassVar[str | None] = None
-    schema_version: ClassVar[str | None] = None
-    time_range: ClassVar[tuple[int | None, int | None]] = (None, None)
 
     @property
     def num_rows(self) -> int:
         """About how many events the file holds."""
         packed = 10 if self.path.suffix == ".gz" else 1
-        return max(1, self.size_bytes * packed // BYTES_PER_EVENT)
+        return max(1, self.info.size_bytes * packed // _BYTES_PER_EVENT)
 
     @property
     def stated(self) -> dict[int, RankMark]:
@@ -76,7 +69,7 @@ class TorchTrace:
 
     def findings(self, skipped: Skipped, rank: int | None) -> tuple[Finding, ...]:
         """What was skipped."""
-        return skipped_rows(skipped, rank)
+        return skipped.findings(rank)
 
     def sections(self) -> tuple[Section, ...]:
         """One: the file can only be read front to back."""
@@ -116,7 +109,7 @@ def open_trace(path: Path) -> TorchTrace:
             num_events += 1
             if isinstance(value, dict):
                 process = host_process(value)
-            if process is not None or num_events >= HEAD_EVENTS:
+            if process is not None or num_events >= _HEAD_EVENTS:
                 break
     if process is None:
         what = "no event of a host process" if num_events else "JSON, but no events in a list traceEvents"
@@ -125,19 +118,26 @@ def open_trace(path: Path) -> TorchTrace:
     base = about.get("baseTimeNanoseconds")
     return TorchTrace(
         path=path,
-        fingerprint=fingerprint(path),
-        size_bytes=path.stat().st_size,
+        info=CaptureInfo(
+            fingerprint=fingerprint(path),
+            size_bytes=path.stat().st_size,
+            recorder=Recorder.TORCH,
+            exporter_version=None,
+            schema_version=None,
+            session_start_utc_ns=base if isinstance(base, int) and 0 <= base < 1 << 63 else None,
+            first_ns=None,
+            last_ns=None,
+        ),
         process=process,
         rank=_count(ranks, "rank"),
         world=_count(ranks, "world_size"),
         gpu_names=_gpu_names(about.get("deviceProperties")),
-        session_start_utc_ns=base if isinstance(base, int) and 0 <= base < 1 << 63 else None,
     )
 
 
 def looks_like_trace(path: Path) -> bool:
     """Whether the file's name says that it is a trace."""
-    return path.name.lower().endswith(TRACE_SUFFIXES)
+    return path.name.lower().endswith(_TRACE_SUFFIXES)
 
 
 def trace_stem(path: Path) -> str:
