@@ -27,7 +27,7 @@ test: $(VENV)/.ready ## all tests that this machine can run
 	$(BIN)/python -m pytest -m 'not soak' $(PARALLEL)
 
 soak: $(VENV)/.ready ## the long randomised tests
-	$(BIN)/python -m pytest -m soak --timeout 3600
+	$(BIN)/python -m pytest -m soak --timeout 3600 $(PARALLEL)
 
 gpu: $(VENV)/.ready ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
