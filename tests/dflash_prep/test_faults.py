@@ -18,17 +18,27 @@ from dflash_prep.workload import load
 def test_a_delay_is_stated_as_rank_and_microseconds() -> None:
     assert Delay.parse("2:150") == Delay(rank=2, us=150)
     assert str(Delay.parse("02:0150")) == "2:150"
-    for bad in ("", "2", "2:", ":150", "2:1.5", "-1:150", "2:-1", "2:150us", "2:1:50", "²:150", " 2:150"):
+    for bad in ("", "2", "2:", ":150", "2:1.5", "-1:150", "2:-1", "2:150us", "2:1:", ":1:a", "²:150", " 2:150"):
         with pytest.raises(FaultError, match="is no RANK:MICROSECONDS"):
             Delay.parse(bad)
 
 
 def test_a_delay_names_one_of_the_ranks_of_the_run_and_slows_no_other() -> None:
     delay = Delay(rank=2, us=150)
-    delay.check_rank(world=3)
+    delay.check(3, ["topup"])
     with pytest.raises(FaultError, match="--delay 2:150 names rank 2, and the ranks of this run are 0 to 1"):
-        delay.check_rank(world=2)
-    assert [delay.us_on(rank) for rank in range(4)] == [0, 0, 150, 0]
+        delay.check(2, ["topup"])
+    assert [delay.us_on(rank, "topup") for rank in range(4)] == [0, 0, 150, 0]
+
+
+def test_a_delay_may_name_one_arm_of_a_duet_and_slows_no_other() -> None:
+    delay = Delay.parse("2:150:topup,topup_pages=4")
+    assert str(delay) == "2:150:topup,topup_pages=4"
+    delay.check(3, ["control", "topup,topup_pages=4"])
+    with pytest.raises(FaultError, match="names arm topup,topup_pages=4, and the arms of this run are control"):
+        delay.check(3, ["control", "topup"])
+    assert [delay.us_on(2, arm) for arm in ("control", "topup,topup_pages=4")] == [0, 150]
+    assert delay.us_on(1, "topup,topup_pages=4") == 0
 
 
 def test_a_busy_wait_lasts_at_least_its_time_and_never_sleeps() -> None:

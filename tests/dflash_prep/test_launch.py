@@ -20,9 +20,14 @@ from dflash_prep.loop.agreement import Proposal
 from dflash_prep.loop.assembly import RunSpec
 from dflash_prep.loop.cuda_device import CudaDevice
 from dflash_prep.loop.decode_device import DecodeDevice
-from dflash_prep.loop.launch import check_one_rank_per_gpu, join_ranks, leave_ranks, open_device, warm_up
+from dflash_prep.loop.launch import check_one_rank_per_gpu, join_ranks, leave_ranks, open_devices, warm_up
 from dflash_prep.loop.simulated_device import SimulatedDevice
 from dflash_prep.workload import FOLDER, load
+
+
+def specs(*arms: str) -> list[RunSpec]:
+    shapes = load("smoke")
+    return [RunSpec(parse_arm(arm), shapes, 0, rank=0, world=1, check=False, verify=False) for arm in arms]
 
 
 class SimulatedAsCuda(SimulatedDevice):
@@ -52,14 +57,14 @@ def test_the_ranks_of_a_host_take_its_gpus_in_turn(monkeypatch, num_gpus, local_
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
     monkeypatch.setattr(cuda_device, "CudaDevice", lambda index, *, reuse_events: opened.append(index))
     for local_rank in local_ranks:
-        open_device("cuda", local_rank, reuse_events=True)
+        open_devices("cuda", local_rank, specs("topup", "control"))
     assert opened == expected
 
 
 def test_cuda_asked_for_where_there_is_none_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(SettingError, match="--device cuda, and torch sees no GPU here"):
-        open_device("cuda", 0, reuse_events=True)
+        open_devices("cuda", 0, specs("topup"))
 
 
 def test_nccl_needs_a_gpu_and_each_rank_its_own() -> None:

@@ -14,6 +14,7 @@ def _ledger(steps: int) -> Ledger:
         rank=1,
         world=2,
         arm="topup",
+        arms=("topup",),
         switches={"topup_pages": 2},
         workload="smoke",
         seed=3,

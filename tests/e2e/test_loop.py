@@ -211,3 +211,50 @@ def test_a_signal_to_one_rank_stops_both_after_the_same_step(tmp_path, small, nu
     assert second["interrupted"]
     assert first["steps"] == second["steps"] == progress.stat().st_size > 0
     assert first["checks"]["mismatch"] is None
+
+
+def test_a_duet_of_two_ranks_counts_the_steps_of_its_blocks_and_checks_every_arm(tmp_path, small) -> None:
+    duet = ("--arm", "control", "--arm", "topup", "--block", "4", "--pairs", "3", "--check")
+    progress = tmp_path / "progress"
+    arguments = (*duet, "--workload", small, "--out", str(tmp_path), "--progress", str(progress))
+    assert finish(start_ranks(2, *arguments)) == [(0, ""), (0, "")]
+    first = ledger(tmp_path)
+    assert (first["arm"], first["arms"], first["steps"]) == (None, ["control", "topup"], 2 * 3 * (4 + 2))
+    assert first["switches"]["topup"]["topup_pages"] == 2
+    assert first["marks"] == 1 + 2 * 2 * 3
+    assert progress.stat().st_size == 2 * 3 * 4
+    checks = [first["counters"][arm]["consistency.checks"] for arm in ("control", "topup")]
+    assert first["ranges"]["kv_alloc"] == sum(checks)
+    assert min(checks) > 0
+    blocks = []
+    for rank in (0, 1):
+        with (tmp_path / f"rank{rank}.steps.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [int(row["step"]) for row in rows] == list(range(36))
+        blocks.append([(row["arm"], row["pair"]) for row in rows])
+    assert blocks[0] == blocks[1], "all ranks decode the same arm at the same time"
+    assert blocks[0].count(("", "")) == 2 * 3 * 2
+    assert all(blocks[0].count((arm, str(pair))) == 4 for arm in ("control", "topup") for pair in range(3))
+
+
+def test_a_duet_that_decoded_wrongly_names_the_arm(tmp_path, small) -> None:
+    duet = ("--arm", "control", "--arm", "topup", "--block", "6", "--pairs", "1")
+    done = loop(*duet, "--workload", small, "--plant", "length@5", "--out", str(tmp_path))
+    assert done.returncode == 5
+    assert done.stderr.startswith("rank 0 left the oracle at arm control, step 5, request 0, position ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--arm", "topup", "--arm", "topup"), "different names"),
+        (("--arm", "topup", "--arm", "control", "--steps", "20"), "--steps is for a run of one arm"),
+        (("--arm", "topup", "--arm", "control", "--turns", "."), "--turns hands out blocks of one arm"),
+        (("--arm", "topup", "--arm", "control", "--block", "0"), "--block and --pairs must be at least 1"),
+        (("--turns", "nowhere"), "nobody hands out turns at nowhere/rank0.sock"),
+    ],
+)
+def test_a_duet_that_cannot_be_is_one_sentence_and_exit_code_2(tmp_path, small, arguments, says) -> None:
+    done = loop(*arguments, "--workload", small, "--out", str(tmp_path / "out"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert says in done.stderr

@@ -1,6 +1,7 @@
 """The decode loop as a program: ``python -m dflash_prep.loop --arm topup --workload smoke --steps 200 --out DIR``.
 
-Started by itself it is rank 0 of 1; started by torchrun it is the rank that the environment says. Every rank writes
+Started by itself it is rank 0 of 1; started by torchrun it is the rank that the environment says. With several
+``--arm`` it is a duet, with ``--turns`` somebody else says which block comes next (`duet.py`). Every rank writes
 ``DIR/rank{R}.json`` (see `ledger.py`) and ``DIR/rank{R}.steps.csv`` (see `counters.py`). Exit code 2: unknown arm or
 workload or wrong usage; 5: the run was wrong (tokens differ from the oracle, a bad allocation, a leak).
 
@@ -30,9 +31,14 @@ from dflash_prep.loop.faults import Delay, Fault, FaultError
 from dflash_prep.workload import Workload
 
 if TYPE_CHECKING:
+    from dflash_prep.loop.assembly import RunSpec
+    from dflash_prep.loop.decode_device import DecodeDevice
+    from dflash_prep.loop.duet import Duet
     from dflash_prep.loop.engine import Engine
+    from dflash_prep.loop.launch import Ranks
 
 EXIT_USAGE = 2
+DEFAULT_STEPS = 200
 EXIT_WRONG = 5
 PROGRESS_INTERVAL_S = 0.05
 
@@ -43,11 +49,17 @@ class WrongRunError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
-    """The command line, checked."""
+    """The command line, checked. Several arms are a duet of `pairs` blocks of `block` steps each; one decodes `steps`,
+    or what it is told over the sockets in `turns`.
+    """
 
-    arm: Arm
+    arms: tuple[Arm, ...]
     workload: Workload
     steps: int
+    block: int
+    pairs: int
+    order_seed: int
+    turns: Path | None
     seed: int
     out: Path
     progress: Path | None
@@ -58,6 +70,11 @@ class LoopOptions:
     fault: Fault | None
     delay: Delay | None
     model: ModelKind
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether marks and rows say which block of which arm a step belongs to."""
+        return len(self.arms) > 1 or self.turns is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +132,7 @@ class Progress:
 def run(options: LoopOptions, place: Place) -> None:
     """Run this rank to its end and write its ledger. Raises FaultError, SettingError and WrongRunError."""
     if options.delay is not None:
-        options.delay.check_rank(place.world)
+        options.delay.check(place.world, [arm.name for arm in options.arms])
     sink = ranges.choose_sink(place.rank, place.world)
     stop = StopFlag()
     try:
@@ -125,12 +142,48 @@ def run(options: LoopOptions, place: Place) -> None:
 
 
 def _decode(options: LoopOptions, place: Place, stop: StopFlag, sink: ranges.Sink) -> None:
-    from dflash_prep.loop.assembly import RunSpec, build
-    from dflash_prep.loop.launch import join_ranks, leave_ranks, open_device, warm_up
+    from dflash_prep.loop.duet import Duet, Turns, shuffled_blocks
+    from dflash_prep.loop.launch import join_ranks, leave_ranks, open_devices, warm_up
 
-    device = open_device(options.device, place.local_rank, reuse_events=options.arm.switches.event_ring)
-    spec = RunSpec(
-        options.arm,
+    specs = [_spec(options, place, arm) for arm in options.arms]
+    devices = open_devices(options.device, place.local_rank, specs)
+    for spec, device in zip(specs, devices, strict=True):
+        warm_up(spec, device)
+    ranges.use(sink)
+    named = "" if options.has_blocks else f" arm={options.arms[0].name}"
+    ranges.mark(f"dflash_bench rank={place.rank} world={place.world}{named}")
+    tp = options.workload.speculation.sampler_tp
+    joined = join_ranks(place.rank, place.world, options.backend, tp, devices[0])
+    engines = _build_all(specs, devices, joined)
+    progress = Progress(options.progress if place.rank == 0 else None)
+    duet = Duet(engines, progress)
+    if options.turns is not None:
+        turns = Turns(options.turns, place.rank, specs[0].arm.name, lambda: stop.is_set)
+        interrupted = duet.run(iter(turns), lambda: stop.is_set)
+        turns.close()
+    elif options.has_blocks:
+        blocks = shuffled_blocks(list(engines), options.pairs, options.block, options.order_seed)
+        interrupted = duet.run(blocks, lambda: stop.is_set)
+    else:
+        (engine,) = engines.values()
+        interrupted = engine.run(options.steps, lambda: stop.is_set, progress)
+        duet.rows = [(row, None, None) for row in engine.rows]
+        duet.num_counted = len(engine.rows)
+    for engine in engines.values():
+        engine.parts.device.resume()
+        engine.close()
+    progress.close(duet.num_counted)
+    wrong = _write_results(options, place, duet, interrupted=interrupted)
+    leave_ranks(place.world)
+    if wrong:
+        raise WrongRunError(wrong)
+
+
+def _spec(options: LoopOptions, place: Place, arm: Arm) -> RunSpec:
+    from dflash_prep.loop.assembly import RunSpec
+
+    return RunSpec(
+        arm,
         options.workload,
         options.seed,
         place.rank,
@@ -141,71 +194,87 @@ def _decode(options: LoopOptions, place: Place, stop: StopFlag, sink: ranges.Sin
         delay=options.delay,
         model=options.model,
     )
-    warm_up(spec, device)
-    ranges.use(sink)
-    ranges.mark(f"dflash_bench rank={place.rank} world={place.world} arm={options.arm.name}")
-    tp = options.workload.speculation.sampler_tp
-    joined = join_ranks(place.rank, place.world, options.backend, tp, device)
-    engine = build(spec, device, joined.agreement, joined.sampler)
-    progress = Progress(options.progress if place.rank == 0 else None)
-    interrupted = engine.run(options.steps, lambda: stop.is_set, progress)
-    engine.close()
-    progress.close(len(engine.rows))
-    wrong = _write_results(options, place, engine, interrupted=interrupted)
-    leave_ranks(place.world)
-    if wrong:
-        raise WrongRunError(wrong)
 
 
-def _write_results(options: LoopOptions, place: Place, engine: Engine, *, interrupted: bool) -> str | None:
+def _build_all(specs: list[RunSpec], devices: list[DecodeDevice], joined: Ranks) -> dict[str, Engine]:
+    """An engine per arm, each with pools of its own. SettingError where these do not fit the device together."""
+    from dflash_prep.loop.assembly import build, is_out_of_memory
+
+    engines: dict[str, Engine] = {}
+    for spec, device in zip(specs, devices, strict=True):
+        device.resume()
+        try:
+            engines[spec.arm.name] = build(spec, device, joined.agreement, joined.sampler)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            pools = "the pools" if len(specs) == 1 else f"the pools of {len(specs)} arms at once"
+            raise SettingError(f"{pools} do not fit into the memory of this device; give the workload fewer") from error
+    return engines
+
+
+def _write_results(options: LoopOptions, place: Place, duet: Duet, *, interrupted: bool) -> str | None:
     """Steps and ledger; what was wrong with the run, None if nothing."""
     from dflash_prep.loop.counters import summarise, write_steps
     from dflash_prep.loop.ledger import Ledger
 
-    consistency = engine.prep.consistency
-    checks = (0, 0) if consistency is None else (consistency.checks, consistency.bad)
-    mismatch, verified = engine.first_mismatch() if options.verify else (None, 0)
+    engines, names = duet.engines, tuple(duet.engines)
+    first, is_duet = engines[names[0]], len(names) > 1
+    blocks = [(label, pair) for _, label, pair in duet.rows] if options.has_blocks else None
     options.out.mkdir(parents=True, exist_ok=True)
-    write_steps(engine.rows, options.out / f"rank{place.rank}.steps.csv")
+    write_steps([row for row, _, _ in duet.rows], options.out / f"rank{place.rank}.steps.csv", blocks)
+    mismatches, verified = {}, 0
+    for name, engine in engines.items() if options.verify else ():
+        mismatch, compared = engine.first_mismatch()
+        verified += compared
+        if mismatch is not None:
+            mismatches[name] = f"arm {name}, {mismatch}" if is_duet else str(mismatch)
+    counters = {name: summarise(each.rows, each.parts.pool_size, each.checks) for name, each in engines.items()}
+    switches = {arm.name: asdict(arm.switches) for arm in options.arms}
+    leaked = sum(each.leaked_tokens for each in engines.values())
     Ledger(
         rank=place.rank,
         world=place.world,
-        arm=options.arm.name,
-        switches=asdict(options.arm.switches),
+        arm=None if is_duet else names[0],
+        arms=names,
+        switches=switches if is_duet else switches[names[0]],
         workload=options.workload.name,
         seed=options.seed,
-        steps=len(engine.rows),
+        steps=len(duet.rows),
         interrupted=interrupted,
-        device=engine.parts.device.kind,
-        counters=summarise(engine.rows, engine.parts.pool_size, checks),
+        device=first.parts.device.kind,
+        counters=counters if is_duet else counters[names[0]],
         settings={
-            "needs_cpu_seq_lens": engine.needs_cpu,
+            "needs_cpu_seq_lens": first.needs_cpu,
             "workload": asdict(options.workload),
-            "model": str(engine.parts.model.kind),
-            "sampler_vocab": engine.worker.head.shard.num_org,
+            "model": str(first.parts.model.kind),
+            "sampler_vocab": first.worker.head.shard.num_org,
         },
         checks={
             "verified_tokens": verified,
-            "mismatch": None if mismatch is None else str(mismatch),
-            "leaked_tokens": engine.leaked_tokens,
+            "mismatch": next(iter(mismatches.values()), None),
+            "leaked_tokens": leaked,
         },
         delay=None if options.delay is None else str(options.delay),
     ).write(options.out)
-    if mismatch is not None:
-        return f"rank {place.rank} left the oracle at {mismatch}"
-    if engine.leaked_tokens:
-        return f"rank {place.rank} leaked {engine.leaked_tokens} tokens of its KV pool"
-    if checks[1]:
-        return f"rank {place.rank} failed {checks[1]} of {checks[0]} allocation checks"
-    return None
+    if mismatches:
+        return f"rank {place.rank} left the oracle at {next(iter(mismatches.values()))}"
+    if leaked:
+        return f"rank {place.rank} leaked {leaked} tokens of its KV pool"
+    num_checks, num_bad = (sum(each.checks[i] for each in engines.values()) for i in range(2))
+    return f"rank {place.rank} failed {num_bad} of {num_checks} allocation checks" if num_bad else None
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dflash_prep.loop", description="One rank of the decode loop.")
     parser.add_argument("--list", action="store_true", help="print the arms and workloads as JSON and exit")
-    parser.add_argument("--arm", default="control", help="NAME[,switch=value...] (default: control)")
+    parser.add_argument("--arm", action="append", help="NAME[,switch=value...] (default: control); several: a duet")
     parser.add_argument("--workload", default="smoke", help="a name, or FILE.toml (default: smoke)")
-    parser.add_argument("--steps", type=int, default=200, help="decode steps (default: 200)")
+    parser.add_argument("--steps", type=int, help="decode steps of a run of one arm (default: 200)")
+    parser.add_argument("--block", type=int, default=20, help="steps of a block of a duet (default: 20)")
+    parser.add_argument("--pairs", type=int, default=30, help="blocks of every arm of a duet (default: 30)")
+    parser.add_argument("--order-seed", type=int, help="of the order of arms in each pair (default: the seed)")
+    parser.add_argument("--turns", type=Path, metavar="DIR", help="decode the blocks told over DIR/rank{R}.sock")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("decode-loop"), help="folder for rank{R}.json and .steps.csv")
     parser.add_argument("--progress", type=Path, help="file that grows by one byte per finished step")
@@ -221,18 +290,30 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--verify", action="store_true", help="compare all tokens with the oracle after the run")
     parser.add_argument("--plant", metavar="KIND@STEP", help="damage something on purpose, see faults.py")
     parser.add_argument(
-        "--delay", metavar="RANK:MICROSECONDS", help="keep this rank's host busy for so long in prepare_for_decode"
+        "--delay", metavar="RANK:MICROSECONDS[:ARM]", help="keep this rank's host busy so long in prepare_for_decode"
     )
     return parser
 
 
 def _options(arguments: argparse.Namespace) -> LoopOptions:
-    if arguments.steps < 1 or arguments.seed < 0:
-        raise workload.WorkloadError("--steps must be at least 1 and --seed not negative")
+    chosen = tuple(arms.parse_arm(text) for text in arguments.arm or ["control"])
+    counts = [arguments.block, arguments.pairs, 1 if arguments.steps is None else arguments.steps]
+    if arguments.seed < 0 or min(counts) < 1:
+        raise SettingError("--steps, --block and --pairs must be at least 1 and --seed not negative")
+    if len({arm.name for arm in chosen}) < len(chosen):
+        raise SettingError("a duet needs arms of different names; `control` and `counts` are the same switches")
+    if len(chosen) > 1 and arguments.turns is not None:
+        raise SettingError("--turns hands out blocks of one arm")
+    if arguments.steps is not None and (len(chosen) > 1 or arguments.turns is not None):
+        raise SettingError("a duet decodes --pairs blocks of --block steps; --steps is for a run of one arm")
     return LoopOptions(
-        arm=arms.parse_arm(arguments.arm),
+        arms=chosen,
         workload=workload.load(arguments.workload),
-        steps=arguments.steps,
+        steps=arguments.steps or DEFAULT_STEPS,
+        block=arguments.block,
+        pairs=arguments.pairs,
+        order_seed=arguments.seed if arguments.order_seed is None else arguments.order_seed,
+        turns=arguments.turns,
         seed=arguments.seed,
         out=arguments.out,
         progress=arguments.progress,

@@ -87,6 +87,11 @@ def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup, sample
     return Engine(parts, DecodePrep(pools, options), worker, agreement, keep_results=spec.verify)
 
 
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch found no memory, on a GPU or on the CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def build_pools(workload: Workload, device: torch.device) -> KVPools:
     """Rows for every running request, pages as the workload says, a prefix cache if it wants one."""
     kv = workload.kv
@@ -115,7 +120,7 @@ def prep_options(spec: RunSpec) -> PrepOptions:
         plan_stream=switches.plan_stream,
         swa=None if window is None else SWAEviction(window, has_tree=workload.kv.prefix_cache),
         check=spec.check,
-        host_delay_us=0 if spec.delay is None else spec.delay.us_on(spec.rank),
+        host_delay_us=0 if spec.delay is None else spec.delay.us_on(spec.rank, spec.arm.name),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from dflash_prep.state.pools import KVAllocator
@@ -43,13 +43,15 @@ class StepRow:
     topup_refused: int = 0
 
 
-def write_steps(rows: list[StepRow], path: Path) -> None:
-    """All rows as CSV with a header, whole or not at all."""
+def write_steps(rows: list[StepRow], path: Path, blocks: list[tuple[str | None, int | None]] | None = None) -> None:
+    """All rows as CSV with a header, whole or not at all; of a duet also the `arm` and `pair` that each belongs to."""
     unfinished = path.with_suffix(".csv.tmp")
+    names = [each.name for each in fields(StepRow)]
     with unfinished.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [each.name for each in fields(StepRow)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+        writer = csv.writer(file)
+        writer.writerow(names if blocks is None else [*names, "arm", "pair"])
+        for row, block in zip(rows, blocks or [()] * len(rows), strict=True):
+            writer.writerow([*(getattr(row, name) for name in names), *block])
     unfinished.replace(path)
 
 

@@ -50,7 +50,7 @@ class CudaDevice:
         torch.cuda.set_device(index)
         self.torch_device = torch.device("cuda", index)
         self._schedule, self._forward, self._copy = _distinct_streams(3, self.torch_device)
-        torch.cuda.set_stream(self._schedule)
+        self.resume()
         self._read_done = ReadDoneMailbox(event_source(READ_DONE_DEPTH, reuse=reuse_events))
         self._copy_done = event_source(COPY_DONE_DEPTH, reuse=reuse_events)
         self._graph_pool = torch.cuda.graph_pool_handle()
@@ -124,6 +124,10 @@ class CudaDevice:
             done = self._copy_done.next()
             done.record(self._copy)
         return CudaResult(host, done)
+
+    def resume(self) -> None:
+        """As the protocol says."""
+        torch.cuda.set_stream(self._schedule)
 
     def drain(self) -> None:
         """Wait for everything, at the end of a run."""

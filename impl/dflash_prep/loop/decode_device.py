@@ -64,5 +64,8 @@ class DecodeDevice(Protocol):
     def copy_result(self, result: torch.Tensor) -> PendingResult:
         """Copy to the host behind the forward stream, on the copy stream."""
 
+    def resume(self) -> None:
+        """Make this device's schedule stream the current one, after another device of this process was used."""
+
     def drain(self) -> None:
         """Wait for all work."""

@@ -62,6 +62,12 @@ class Engine:
         self.counts = DpMoeCountBuffers(agreement.dp, parts.dp_rank, worker.shape.block, self.torch_device)
 
     @property
+    def checks(self) -> tuple[int, int]:
+        """Allocation steps checked, and found bad."""
+        consistency = self.prep.consistency
+        return (0, 0) if consistency is None else (consistency.checks, consistency.bad)
+
+    @property
     def torch_device(self) -> torch.device:
         return self.parts.device.torch_device
 
@@ -207,11 +213,15 @@ class Engine:
 
     # -- the end
 
-    def close(self) -> None:
-        """Process the last result and give back every page and row; `leaked_tokens` says what is missing afterwards."""
+    def pause(self) -> None:
+        """Process the result of the step in flight and leave the device idle; `run` goes on from here."""
         self._process(self.in_flight)
         self.in_flight = None
         self.parts.device.drain()
+
+    def close(self) -> None:
+        """Pause, and give back every page and row; `leaked_tokens` says what is missing afterwards."""
+        self.pause()
         self.worker.drop_graphs()
         for each in self.running.sequences:
             if each.req.kv is not None:

@@ -7,6 +7,7 @@ rank's preparation slower by a known time and changes no token: a comparison of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -73,27 +74,30 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The host of `rank` is busy for `us` microseconds more in every `prepare_for_decode`."""
+    """The host of `rank` is busy for `us` microseconds more in every `prepare_for_decode`, if named of one arm only."""
 
     rank: int
     us: int
+    arm: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Delay:
-        """The delay of ``RANK:MICROSECONDS``, two whole numbers. Raises FaultError."""
-        rank, _, us = text.partition(":")
-        if not all(part.isascii() and part.isdecimal() for part in (rank, us)):
-            raise FaultError(f"{text!r} is no RANK:MICROSECONDS, two whole numbers such as 2:150")
-        return cls(int(rank), int(us))
+        """The delay of ``RANK:MICROSECONDS[:ARM]``. Raises FaultError."""
+        rank, us, arm = [*text.split(":", 2), "", ""][:3]
+        if not all(part.isascii() and part.isdecimal() for part in (rank, us)) or text.endswith(":"):
+            raise FaultError(f"{text!r} is no RANK:MICROSECONDS, two whole numbers such as 2:150, or 2:150:ARM")
+        return cls(int(rank), int(us), arm or None)
 
-    def check_rank(self, world: int) -> None:
-        """Raises FaultError if `world` ranks do not reach as far as `rank`."""
+    def check(self, world: int, arms: Sequence[str]) -> None:
+        """Raises FaultError if `world` ranks do not reach as far as `rank`, or nobody runs the arm."""
         if self.rank >= world:
             raise FaultError(f"--delay {self} names rank {self.rank}, and the ranks of this run are 0 to {world - 1}")
+        if self.arm is not None and self.arm not in arms:
+            raise FaultError(f"--delay {self} names arm {self.arm}, and the arms of this run are {' and '.join(arms)}")
 
-    def us_on(self, rank: int) -> int:
-        """Microseconds per step on `rank`."""
-        return self.us if rank == self.rank else 0
+    def us_on(self, rank: int, arm: str) -> int:
+        """Microseconds per step of `arm` on `rank`."""
+        return self.us if rank == self.rank and self.arm in (None, arm) else 0
 
     def __str__(self) -> str:
-        return f"{self.rank}:{self.us}"
+        return f"{self.rank}:{self.us}" + (f":{self.arm}" if self.arm else "")

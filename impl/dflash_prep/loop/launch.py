@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,21 +18,24 @@ WARM_UP_STEPS = 4
 """The first allocates, the next ones do not, and both results are processed."""
 
 
-def open_device(choice: str, local_rank: int, *, reuse_events: bool) -> DecodeDevice:
-    """``cuda``, ``simulated``, or ``auto``: CUDA where there is one.
+def open_devices(choice: str, local_rank: int, specs: Sequence[RunSpec]) -> list[DecodeDevice]:
+    """A device per arm: ``cuda``, ``simulated``, or ``auto``: CUDA where there is one.
 
-    The ranks of a host take its GPUs in turn, so several may share one. SettingError for ``cuda`` without a GPU.
+    The ranks of a host take its GPUs in turn, so several may share one. Arms whose devices would be alike share it:
+    they never run at once. SettingError for ``cuda`` without a GPU.
     """
     if choice == "cuda" or (choice == "auto" and torch.cuda.is_available()):
         if not (num_gpus := torch.cuda.device_count()):
             raise SettingError("--device cuda, and torch sees no GPU here")
         from dflash_prep.loop.cuda_device import CudaDevice
 
-        return CudaDevice(local_rank % num_gpus, reuse_events=reuse_events)
+        reuse = [spec.arm.switches.event_ring for spec in specs]
+        devices = {each: CudaDevice(local_rank % num_gpus, reuse_events=each) for each in dict.fromkeys(reuse)}
+        return [devices[each] for each in reuse]
     from dflash_prep.loop.simulated_device import SimulatedDevice
 
     torch.set_num_threads(1)  # the ranks of a run share a few cores, and every tensor here is small
-    return SimulatedDevice()
+    return [SimulatedDevice()] * len(specs)
 
 
 def warm_up(spec: RunSpec, device: DecodeDevice) -> None:
@@ -41,6 +45,7 @@ def warm_up(spec: RunSpec, device: DecodeDevice) -> None:
     with two allocations in it would show little else in its allocation ranges. The simulated device compiles nothing.
     """
     if device.kind == "cuda":
+        device.resume()
         alone = replace(spec, rank=0, world=1, check=False, verify=False, fault=None, delay=None)
         engine = build(alone, device, AgreementGroup(1))
         engine.run(WARM_UP_STEPS, lambda: False, lambda _done: None)

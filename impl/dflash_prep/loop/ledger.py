@@ -19,19 +19,21 @@ VERSION = 1
 class Ledger:
     """`ranges` and `marks` are what was emitted, counted at the source; `counters` the engine counters by name.
 
-    `delay` is what was planted, ``RANK:MICROSECONDS``, the same on every rank.
+    `delay` is what was planted, ``RANK:MICROSECONDS[:ARM]``, the same on every rank. In a duet `arm` is None,
+    `switches` and `counters` are by arm, and what was checked is the sum over the arms.
     """
 
     rank: int
     world: int
-    arm: str
-    switches: dict[str, bool | int]
+    arm: str | None
+    arms: tuple[str, ...]
+    switches: dict[str, Any]
     workload: str
     seed: int
     steps: int
     interrupted: bool
     device: str
-    counters: dict[str, float]
+    counters: dict[str, Any]
     settings: dict[str, Any]
     checks: dict[str, Any]
     delay: str | None = None

@@ -178,6 +178,9 @@ class SimulatedDevice:
         self._correlation_id += 1
         self._report_call(api, called)
 
+    def resume(self) -> None:
+        """There is one simulated device in a process."""
+
     def drain(self) -> None:
         """Wait for everything, at the end of a run, and report it."""
         for work in list(self._last.values()):
