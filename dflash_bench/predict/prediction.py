@@ -1,0 +1,287 @@
+"""What a run would be under other circumstances, with intervals: traces redrawn in blocks, replayed, summed up.
+
+What spreads the replicates, and so the intervals: which blocks are drawn (steps differ), which tenths of the run they
+come from (the host's speed drifts within seconds), and a factor on all host work as wide as the tenths differ (another
+process has another speed). What the model leaves out is no part of them: `docs/predict.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_bench.errors import UsageError
+from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Unit
+from dflash_bench.predict.allocation import Allocator, draw_allocations
+from dflash_bench.predict.communication import Communication, CommunicationSource, communication_for
+from dflash_bench.predict.replay import Replay, Work, replay
+from dflash_bench.predict.trace import StepTrace
+
+BLOCK = 10
+"""Steps redrawn together: what follows on each other in a run (an allocation's neighbours, a slow moment) stays so."""
+
+CONFIDENCE = 0.90
+WARM_UP_STEPS = 20
+OTHER_WAITS_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is asked for. ``None``: as in the profile.
+
+    gpu_work, host_work  factors
+    allocator            how pages are taken; needs page size, block, accept length and requests of the profile
+    together             ranks drawn from the same steps of the run, as correlated as they were there
+    """
+
+    ranks: int
+    gpu_work: float = 1.0
+    host_work: float = 1.0
+    ranks_per_gpu: int = 1
+    allocator: Allocator | None = None
+    together: bool = False
+    given_us: dict[int, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1 or self.ranks_per_gpu < 1:
+            raise UsageError("ranks and ranks per GPU are at least 1")
+        if self.ranks % self.ranks_per_gpu:
+            raise UsageError(f"{self.ranks} ranks cannot share GPUs {self.ranks_per_gpu} each")
+        if self.gpu_work <= 0 or self.host_work <= 0:
+            raise UsageError("factors on GPU and host work must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is drawn: runs, steps of each, and the seed."""
+
+    replicates: int = 200
+    steps: int = 300
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One predicted figure in its base unit, with its interval of 90 %."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The figures of one scenario, where its agreement's time comes from, and what must be known of them."""
+
+    scenario: Scenario
+    figures: tuple[Figure, ...]
+    communication: Communication
+    findings: tuple[Finding, ...]
+
+    def figure(self, name: str) -> Figure:
+        """The figure of that name. Raises KeyError."""
+        return next(f for f in self.figures if f.name == name)
+
+
+def predict(
+    runs: Sequence[Sequence[StepTrace]],
+    scenario: Scenario,
+    *,
+    tokens_per_step: float | None = None,
+    requests: int | None = None,
+    effort: Effort | None = None,
+) -> Prediction:
+    """Predict from the first of `runs` (traces of all its ranks); the others only say what agreements cost.
+
+    tokens_per_step  committed a rank and step, for tokens/s; requests: running ones of a rank of the profile, to which
+    the own work of preparation is scaled. Raises UsageError where the profile cannot say what is asked for.
+    """
+    effort = effort or Effort()
+    random = np.random.default_rng(effort.seed)
+    traces = runs[0]
+    found = communication_for(scenario.ranks, runs, scenario.given_us)
+    draws = _Draws(traces, scenario, effort, random)
+    allocates, prepare, before = draws.preparation(requests)
+    speed = draws.speed * scenario.host_work
+    work = Work(
+        before=before * speed,
+        to_first=draws.of("to_first") * speed,
+        to_last=draws.of("to_last") * speed,
+        to_wait=draws.of("to_wait") * speed,
+        after=draws.of("after") * speed,
+        first_gpu=draws.of("first_gpu") * scenario.gpu_work,
+        rest_gpu=draws.of("rest_gpu") * scenario.gpu_work,
+        communication=draws.communication(found),
+        lag=traces[0].lag,
+    )
+    result = replay(work, scenario.ranks_per_gpu)
+    figures = _figures(work, result, allocates, prepare * speed, scenario, tokens_per_step)
+    return Prediction(scenario, figures, found, _findings(traces, found))
+
+
+class _Draws:
+    """Which step of which measured rank stands for each step of each predicted rank, [steps, replicates, ranks]."""
+
+    def __init__(
+        self, traces: Sequence[StepTrace], scenario: Scenario, effort: Effort, random: np.random.Generator
+    ) -> None:
+        self.traces, self.scenario, self.random = traces, scenario, random
+        n = min(t.num_steps for t in traces)
+        self.num_steps = n
+        self.shape = effort.steps + WARM_UP_STEPS, effort.replicates, scenario.ranks
+        num_blocks = -(-self.shape[0] // BLOCK)
+        width = 1 if scenario.together else scenario.ranks
+        # each replicate is drawn from ten tenths with repetition: a run that happened to be fast or slow
+        tenths = random.integers(0, 10, size=(effort.replicates, 10))
+        tenth = tenths[
+            np.arange(effort.replicates)[None, :, None], random.integers(0, 10, (num_blocks, effort.replicates, width))
+        ]
+        length = max(n // 10, 1)
+        begin = tenth * length + random.integers(0, max(length - BLOCK, 1), tenth.shape)
+        begin = np.broadcast_to(np.minimum(begin, max(n - BLOCK, 0)), (num_blocks, effort.replicates, scenario.ranks))
+        steps = begin[:, None] + np.arange(BLOCK)[None, :, None, None]
+        self.step: IntArray = np.minimum(steps.reshape(-1, effort.replicates, scenario.ranks)[: self.shape[0]], n - 1)
+        if scenario.together:  # predicted rank r plays measured rank r, in turns
+            rank = np.arange(scenario.ranks) % len(traces)
+            self.rank: IntArray = np.broadcast_to(rank, self.step.shape)
+        else:
+            drawn = random.integers(0, len(traces), (num_blocks, effort.replicates, scenario.ranks))
+            self.rank = np.repeat(drawn, BLOCK, axis=0)[: self.shape[0]]
+        # a process on another day has another speed; how far apart is told by how far the tenths of this one are
+        self.speed = np.exp(random.normal(0.0, host_speed_spread(traces), (1, effort.replicates, 1)))
+
+    def of(self, name: str) -> FloatArray:
+        """The samples of a field of `StepTrace` behind the draws."""
+        table = np.stack([getattr(t, name)[-self.num_steps :] for t in self.traces])
+        drawn: FloatArray = table[self.rank, self.step]
+        return drawn
+
+    def communication(self, found: Communication) -> FloatArray:
+        """Time of the agreements, [steps, replicates], drawn with the first rank's steps."""
+        samples = found.samples[np.minimum(self.step[:, :, 0], len(found.samples) - 1)]
+        doubt = np.exp(self.random.normal(0.0, found.error, (1, self.shape[1])))
+        drawn: FloatArray = samples * found.factor * doubt
+        return drawn
+
+    def preparation(self, requests: int | None) -> tuple[BoolArray, FloatArray, FloatArray]:
+        """Whether steps allocate, their time in prepare_for_decode, and all their work before the agreement."""
+        before, prepare, allocates = self.of("before"), self.of("prepare"), self.of("allocates").astype(bool)
+        allocator = self.scenario.allocator
+        if allocator is None:
+            return allocates, prepare, before
+        wanted = self._wanted(allocator)
+        # take the time of the nearest step of the same rank that did (or did not) allocate: the same moment's speed
+        nearest = {kind: self._nearest(kind) for kind in (False, True)}
+        at = np.where(wanted, nearest[True][self.rank, self.step], nearest[False][self.rank, self.step])
+        tables = {
+            name: np.stack([getattr(t, name)[-self.num_steps :] for t in self.traces])
+            for name in ("prepare", "prepare_own")
+        }
+        redrawn = tables["prepare"][self.rank, at]
+        if requests is not None and requests != allocator.requests:
+            redrawn = redrawn + tables["prepare_own"][self.rank, at] * (allocator.requests / requests - 1)
+        return wanted, redrawn, before - prepare + redrawn
+
+    def _wanted(self, allocator: Allocator) -> BoolArray:
+        """Which steps allocate, [steps, replicates, ranks]: pieces of a few long series, each from its own place."""
+        length, num_series = 4 * self.shape[0], 16
+        series = draw_allocations(allocator, length, num_series, self.random)
+        which = self.random.integers(0, num_series, self.shape[1:])
+        begin = self.random.integers(0, length - self.shape[0], self.shape[1:])
+        drawn: BoolArray = series[begin + np.arange(self.shape[0])[:, None, None], which]
+        return drawn
+
+    def _nearest(self, kind: bool) -> IntArray:
+        """Of each step of each measured rank the nearest step with (or without) allocation, int64 [ranks, steps]."""
+        rows = []
+        for trace in self.traces:
+            index = np.flatnonzero(trace.allocates[-self.num_steps :] == kind)
+            if not len(index):
+                word = "allocated" if kind else "did without pages"
+                raise UsageError(
+                    f"no step of rank {trace.rank} {word}: what such a step costs is not in this profile",
+                    hint="predict from an arm with both kinds of steps, control for instance",
+                )
+            at = np.searchsorted(index, np.arange(self.num_steps))
+            left, right = index[np.maximum(at - 1, 0)], index[np.minimum(at, len(index) - 1)]
+            steps = np.arange(self.num_steps)
+            rows.append(np.where(np.abs(steps - left) <= np.abs(right - steps), left, right))
+        return np.stack(rows)
+
+
+def host_speed_spread(traces: Sequence[StepTrace]) -> float:
+    """Standard deviation of the logarithm of the host's speed, over the tenths of the run and its ranks."""
+    logs = [np.log(np.median(part)) for trace in traces for part in np.array_split(trace.host - trace.other_waits, 10)]
+    return float(np.std(logs, ddof=1))
+
+
+def correlation_between_ranks(traces: Sequence[StepTrace]) -> float | None:
+    """Mean correlation of the ranks' work before the agreement, step by step; None with one rank."""
+    if len(traces) < 2:
+        return None
+    n = min(t.num_steps for t in traces)
+    table = np.corrcoef(np.stack([t.before[-n:] for t in traces]))
+    return float(table[np.triu_indices(len(traces), 1)].mean())
+
+
+def _figures(
+    work: Work,
+    result: Replay,
+    allocates: BoolArray,
+    prepare: FloatArray,
+    scenario: Scenario,
+    tokens_per_step: float | None,
+) -> tuple[Figure, ...]:
+    ran = slice(WARM_UP_STEPS, None)
+    period, tax = result.period[WARM_UP_STEPS - 1 :], result.tax[ran]
+    last = np.take_along_axis(allocates[ran], result.last_rank[ran][..., None], axis=2)[..., 0]
+    host = work.before + work.to_first + work.to_last + work.to_wait + work.after
+    path = work.before.max(axis=2) + work.communication + (host - work.before).mean(axis=2)
+    gpu = (work.first_gpu + work.rest_gpu).mean(axis=2) * scenario.ranks_per_gpu
+    by_replicate: list[tuple[str, FloatArray, Unit]] = [
+        ("step.period", np.median(period, axis=0), Unit.NS),
+        ("step.period (mean)", period.mean(axis=0), Unit.NS),
+        ("dp.agreement_tax", np.median(tax, axis=0), Unit.NS),
+        ("dp.agreement_tax (mean)", tax.mean(axis=0), Unit.NS),
+        ("cost.prepare_for_decode", prepare[ran].mean(axis=(0, 2)), Unit.NS),
+        ("alloc.step_share", allocates[ran].mean(axis=(0, 2)), Unit.FRACTION),
+        ("dp.alloc_on_critical_path", last.mean(axis=0), Unit.FRACTION),
+        ("step.lead", np.median(result.lead[ran], axis=(0, 2)), Unit.NS),
+        ("steps bound by the GPU", result.host_waits[ran].mean(axis=(0, 2)), Unit.FRACTION),
+        ("GPU may be faster by", gpu[ran].mean(axis=0) / path[ran].mean(axis=0), Unit.RATIO),
+    ]
+    if tokens_per_step is not None:
+        rate = tokens_per_step * scenario.ranks / period.mean(axis=0) * 1e9
+        by_replicate.insert(2, ("tokens.per_s", rate, Unit.TOKENS_PER_S))
+    if scenario.ranks == 1:
+        by_replicate = [f for f in by_replicate if not f[0].startswith("dp.")]
+    edges = 50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)
+    return tuple(_figure(name, values, unit, edges) for name, values, unit in by_replicate)
+
+
+def _figure(name: str, values: FloatArray, unit: Unit, edges: tuple[float, float]) -> Figure:
+    low, high = np.percentile(values, edges)
+    return Figure(name, float(np.median(values)), float(low), float(high), unit)
+
+
+def _findings(traces: Sequence[StepTrace], communication: Communication) -> tuple[Finding, ...]:
+    found = []
+    for trace in traces:
+        share = float(trace.other_waits.mean() / trace.period.mean())
+        if share > OTHER_WAITS_SHARE:
+            text = (
+                f"rank {trace.rank} waits for the GPU in other places than at the result, {share:.0%} of its time: the"
+                " model takes that for host work, so another GPU would change more than is said here"
+            )
+            found.append(Finding("waits_taken_as_work", trace.rank, trace.num_steps, text))
+    if communication.source is CommunicationSource.UNCHANGED:
+        text = (
+            f"the agreement is taken to cost what it costs in the profile, {communication.mean_ns / 1e3:.0f} µs: it"
+            " grows with the ranks; say it with --agreement, or name profiles of other sizes with --also"
+        )
+        found.append(Finding("communication_unchanged", None, 1, text))
+    return tuple(found)
