@@ -62,7 +62,7 @@ def draw_allocations(allocator: Allocator, num_steps: int, num_ranks: int, rando
             # a prefilled request holds exactly what it has, so its first step takes pages
             allocated = np.where(is_new, committed, allocated)
         need = _up(committed + reserve, page)
-        must = (need > allocated).any(axis=1)
+        must = np.any(need > allocated, axis=1)
         allocates[step] = must
         wanted = need + allocator.topup_pages * page
         allocated = np.where(must[:, None], np.maximum(allocated, wanted), allocated)

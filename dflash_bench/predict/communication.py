@@ -45,12 +45,12 @@ class Communication:
 def measure_communication(traces: Sequence[StepTrace]) -> FloatArray:
     """Time of each agreement of a run behind its last arrival, float64 [n] in ns.
 
-    The rank that came last waits for nobody: of the k-th agreement it is the shortest stay of any rank. No clock is
-    compared, so captures of several hosts do as well.
+    The rank that came last waits for nobody: of the k-th agreement its is the shortest stay, once it is known how much
+    later or earlier than the others each one left. No clock is compared, so captures of several hosts do as well.
     """
     n = min(t.num_steps for t in traces)
-    stays = np.stack([t.agreement[-n:] for t in traces])
-    shortest: FloatArray = stays.min(axis=0)
+    stays = np.stack([t.agreement[-n:] - t.leave_skew[-n:] for t in traces])
+    shortest: FloatArray = np.maximum(stays.min(axis=0), 0.0)
     return shortest
 
 

@@ -22,6 +22,9 @@ from dflash_bench.predict.trace import StepTrace
 BLOCK = 10
 """Steps redrawn together: what follows on each other in a run (an allocation's neighbours, a slow moment) stays so."""
 
+PROCESS_SPREAD = 0.20
+"""Twelve processes of three arms with one rank on one H200 machine within five minutes: `docs/predict.md`."""
+
 CONFIDENCE = 0.90
 WARM_UP_STEPS = 20
 OTHER_WAITS_SHARE = 0.05
@@ -55,10 +58,10 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is drawn: runs, steps of each, and the seed."""
+    """How much is drawn: runs, the steps of each (None: as many as the profile has, up to 500), and the seed."""
 
     replicates: int = 200
-    steps: int = 300
+    steps: int | None = None
     seed: int = 0
 
 
@@ -97,24 +100,27 @@ def predict(
 ) -> Prediction:
     """Predict from the first of `runs` (traces of all its ranks); the others only say what agreements cost.
 
-    tokens_per_step  committed a rank and step, for tokens/s; requests: running ones of a rank of the profile, to which
-    the own work of preparation is scaled. Raises UsageError where the profile cannot say what is asked for.
+    tokens_per_step  committed a rank and step, for tokens/s
+    requests         running ones of a rank of the profile: with another number what goes over all of them is scaled
+
+    Raises UsageError where the profile cannot say what is asked for.
     """
     effort = effort or Effort()
     random = np.random.default_rng(effort.seed)
     traces = runs[0]
     found = communication_for(scenario.ranks, runs, scenario.given_us)
-    draws = _Draws(traces, scenario, effort, random)
+    draws = _Draws(traces, scenario, effort, random, host_speed_spread(runs))
     allocates, prepare, before = draws.preparation(requests)
     speed = draws.speed * scenario.host_work
     work = Work(
         before=before * speed,
+        leave_skew=draws.of("leave_skew") if scenario.ranks > 1 else draws.of("leave_skew") * 0.0,
         to_first=draws.of("to_first") * speed,
         to_last=draws.of("to_last") * speed,
         to_wait=draws.of("to_wait") * speed,
         after=draws.of("after") * speed,
-        first_gpu=draws.of("first_gpu") * scenario.gpu_work,
-        rest_gpu=draws.of("rest_gpu") * scenario.gpu_work,
+        first_gpu=draws.of("first_gpu") * scenario.gpu_work + draws.of("first_small"),
+        rest_gpu=draws.of("rest_gpu") * scenario.gpu_work + draws.of("rest_small"),
         communication=draws.communication(found),
         lag=traces[0].lag,
     )
@@ -127,12 +133,17 @@ class _Draws:
     """Which step of which measured rank stands for each step of each predicted rank, [steps, replicates, ranks]."""
 
     def __init__(
-        self, traces: Sequence[StepTrace], scenario: Scenario, effort: Effort, random: np.random.Generator
+        self,
+        traces: Sequence[StepTrace],
+        scenario: Scenario,
+        effort: Effort,
+        random: np.random.Generator,
+        spread: float,
     ) -> None:
         self.traces, self.scenario, self.random = traces, scenario, random
         n = min(t.num_steps for t in traces)
         self.num_steps = n
-        self.shape = effort.steps + WARM_UP_STEPS, effort.replicates, scenario.ranks
+        self.shape = (effort.steps or min(n, 500)) + WARM_UP_STEPS, effort.replicates, scenario.ranks
         num_blocks = -(-self.shape[0] // BLOCK)
         width = 1 if scenario.together else scenario.ranks
         # each replicate is drawn from ten tenths with repetition: a run that happened to be fast or slow
@@ -152,7 +163,7 @@ class _Draws:
             drawn = random.integers(0, len(traces), (num_blocks, effort.replicates, scenario.ranks))
             self.rank = np.repeat(drawn, BLOCK, axis=0)[: self.shape[0]]
         # a process on another day has another speed; how far apart is told by how far the tenths of this one are
-        self.speed = np.exp(random.normal(0.0, host_speed_spread(traces), (1, effort.replicates, 1)))
+        self.speed = np.exp(random.normal(0.0, spread, (1, effort.replicates, 1)))
 
     def of(self, name: str) -> FloatArray:
         """The samples of a field of `StepTrace` behind the draws."""
@@ -177,14 +188,21 @@ class _Draws:
         # take the time of the nearest step of the same rank that did (or did not) allocate: the same moment's speed
         nearest = {kind: self._nearest(kind) for kind in (False, True)}
         at = np.where(wanted, nearest[True][self.rank, self.step], nearest[False][self.rank, self.step])
-        tables = {
-            name: np.stack([getattr(t, name)[-self.num_steps :] for t in self.traces])
-            for name in ("prepare", "prepare_own")
-        }
-        redrawn = tables["prepare"][self.rank, at]
+        redrawn = np.stack([t.prepare[-self.num_steps :] for t in self.traces])[self.rank, at]
+        outside = before - prepare
         if requests is not None and requests != allocator.requests:
-            redrawn = redrawn + tables["prepare_own"][self.rank, at] * (allocator.requests / requests - 1)
-        return wanted, redrawn, before - prepare + redrawn
+            loops = self._loops()[self.rank, at] * (allocator.requests / requests - 1)
+            redrawn, outside = redrawn + loops, outside + loops
+        return wanted, redrawn, outside + redrawn
+
+    def _loops(self) -> FloatArray:
+        table = np.stack([t.loops[-self.num_steps :] for t in self.traces])
+        if not table.any():
+            raise UsageError(
+                "what one more request costs is not in this profile: no range goes over all requests and nothing else",
+                hint="--loop-range names one; in the built-in loop it is check_memory",
+            )
+        return table
 
     def _wanted(self, allocator: Allocator) -> BoolArray:
         """Which steps allocate, [steps, replicates, ranks]: pieces of a few long series, each from its own place."""
@@ -213,10 +231,20 @@ class _Draws:
         return np.stack(rows)
 
 
-def host_speed_spread(traces: Sequence[StepTrace]) -> float:
-    """Standard deviation of the logarithm of the host's speed, over the tenths of the run and its ranks."""
-    logs = [np.log(np.median(part)) for trace in traces for part in np.array_split(trace.host - trace.other_waits, 10)]
-    return float(np.std(logs, ddof=1))
+def host_speed_spread(runs: Sequence[Sequence[StepTrace]]) -> float:
+    """By how much the host of another process would be faster or slower: standard deviation of its logarithm.
+
+    From the runs where there are at least three; else from the tenths of the run, and no less than what processes of
+    the same code on the reference machine were apart.
+    """
+    if len(runs) >= 3:
+        return float(np.std([np.log(np.mean([np.median(_own_host(t)) for t in run])) for run in runs], ddof=1))
+    tenths = [np.log(np.median(part)) for trace in runs[0] for part in np.array_split(_own_host(trace), 10)]
+    return max(float(np.std(tenths, ddof=1)), PROCESS_SPREAD)
+
+
+def _own_host(trace: StepTrace) -> FloatArray:
+    return np.maximum(trace.host - trace.other_waits, 1.0)
 
 
 def correlation_between_ranks(traces: Sequence[StepTrace]) -> float | None:
@@ -224,7 +252,7 @@ def correlation_between_ranks(traces: Sequence[StepTrace]) -> float | None:
     if len(traces) < 2:
         return None
     n = min(t.num_steps for t in traces)
-    table = np.corrcoef(np.stack([t.before[-n:] for t in traces]))
+    table = np.asarray(np.corrcoef(np.stack([t.before[-n:] for t in traces])))
     return float(table[np.triu_indices(len(traces), 1)].mean())
 
 

@@ -3,7 +3,7 @@
 One step of every rank, with the names of `trace.StepTrace`:
 
     arrive  = start + before                          each rank on its own
-    leave   = max over ranks of arrive + communication
+    leave   = max over ranks of arrive + communication, + leave_skew
     first   = leave + to_first                        the first graph is launched …
     draft   = max(first, GPU free) + first_gpu        … and runs when the GPU is free
     last    = first + to_last
@@ -26,10 +26,12 @@ from dflash_bench.model import BoolArray, FloatArray, IntArray
 class Work:
     """What the steps of all ranks take, float64 [steps, replicates, ranks] in ns.
 
-    ``communication`` is [steps, replicates]: an agreement is everybody's. ``lag`` is how many steps ago the work was launched whose result a step waits for.
+    ``communication`` is [steps, replicates]: an agreement is everybody's. ``lag`` is how many steps ago the
+    work was launched whose result a step waits for.
     """
 
     before: FloatArray
+    leave_skew: FloatArray
     to_first: FloatArray
     to_last: FloatArray
     to_wait: FloatArray
@@ -68,7 +70,7 @@ def replay(work: Work, ranks_per_gpu: int = 1) -> Replay:
     for k in range(num_steps):
         arrive = start + work.before[k]
         leave = arrive.max(axis=1) + work.communication[k]
-        first = leave[:, None] + work.to_first[k]
+        first = leave[:, None] + work.leave_skew[k] + work.to_first[k]
         last = first + work.to_last[k]
         lead[k] = free - first
         free = _run(first, last, work.first_gpu[k], work.rest_gpu[k], free, ranks_per_gpu)

@@ -10,7 +10,7 @@ model predicts, so they are measured only to be left out. All of it is read on e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 WARM_UP = 0.05
 """Share of the steps at the start of a run that no step is redrawn from: they compile and fill the pipeline."""
 
+MAX_GAP_NS = 10_000
+"""Queued pieces follow on each other within 1 to 3 µs on an H200; a longer gap is somebody else's work."""
+
+LONG_WAIT_NS = 20_000
+"""A wait shorter than this returned at once: it says nothing of what it waited for."""
+
 MIN_STEPS = 50
 """Fewer steps than this say too little about the tail that the slowest of many ranks is drawn from."""
 
@@ -34,9 +40,12 @@ MIN_STEPS = 50
 class StepTrace:
     """The steps of one rank, float64 [n] in ns; ``allocates`` bool [n].
 
-    prepare      of ``before`` the part inside prepare_for_decode, and ``prepare_own`` what of it no inner range covers
+    prepare      of ``before`` the part inside prepare_for_decode
     agreement    own time inside the agreement, the waits for the others included
-    first_gpu    GPU work of the launches up to the first graph; ``rest_gpu`` of those behind it
+    leave_skew   when the rank left the agreement, against the mean of all ranks; without what stays the same (a clock)
+    loops        time in the ranges that go over all requests and nothing else, in preparation's own arithmetic
+    first_gpu    graphs launched up to the first one; ``rest_gpu`` those behind it: what another GPU does in other time
+    first_small, rest_small  kernels and copies launched beside them, and the gaps between pieces that were queued
     period       start to start
     other_waits  host waits outside the agreement and the wait for the result, which the model takes for work
     lag          how many steps ago the work was launched whose result a step waits for
@@ -45,14 +54,17 @@ class StepTrace:
     rank: int
     before: FloatArray
     prepare: FloatArray
-    prepare_own: FloatArray
     agreement: FloatArray
+    leave_skew: FloatArray
+    loops: FloatArray
     to_first: FloatArray
     to_last: FloatArray
     to_wait: FloatArray
     after: FloatArray
     first_gpu: FloatArray
     rest_gpu: FloatArray
+    first_small: FloatArray
+    rest_small: FloatArray
     period: FloatArray
     other_waits: FloatArray
     allocates: BoolArray
@@ -70,8 +82,8 @@ class StepTrace:
 
     @property
     def gpu(self) -> FloatArray:
-        """GPU work of every step, ns [n]."""
-        total: FloatArray = self.first_gpu + self.rest_gpu
+        """GPU time of every step, ns [n]."""
+        total: FloatArray = self.first_gpu + self.rest_gpu + self.first_small + self.rest_small
         return total
 
     def take(self, index: IntArray) -> StepTrace:
@@ -80,152 +92,182 @@ class StepTrace:
         return StepTrace(rank=self.rank, lag=self.lag, **taken)
 
 
-def read_traces(profile: Profile, *, step: str = "decode_step", agreement: str = "dp_agreement") -> list[StepTrace]:
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The names that the ranges of an engine have: the step, the agreement, and what goes over all requests."""
+
+    step: str = "decode_step"
+    agreement: str = "dp_agreement"
+    loops: tuple[str, ...] = ("check_memory",)
+
+
+def read_traces(profile: Profile, roles: Roles | None = None) -> list[StepTrace]:
     """The steps of every rank of a profile, without its warm-up.
 
     Raises DataError where a rank has no steps, no agreement, no graph launches or no GPU work: the loop cannot be
     rebuilt from such a capture.
     """
-    ranges, calls, work = (profile.frame(table) for table in ("ranges", "api_calls", "gpu_work"))
+    roles = roles or Roles()
+    tables = [profile.frame(table) for table in ("ranges", "api_calls", "gpu_work")]
     if not profile.info.ranks:
         raise DataError(f"{profile.info.run} has no ranks", hint="dflash-bench metrics says what the capture holds")
-    return [
-        _trace(
-            profile.info.run,
+    found = [
+        _rank_trace(
+            f"{profile.info.run}: rank {rank}",
             rank,
-            *(frame[frame["rank"] == rank].sort_values("start_ns") for frame in (ranges, calls, work)),
-            step,
-            agreement,
+            _Events(*(frame[frame["rank"] == rank].sort_values("start_ns") for frame in tables)),
+            roles,
         )
         for rank in profile.info.ranks
     ]
+    return [trace.take(np.flatnonzero(_usable(trace))) for trace in _with_skew(found)]
 
 
-def _trace(
-    run: str, rank: int, ranges: pd.DataFrame, calls: pd.DataFrame, work: pd.DataFrame, step: str, agreement: str
-) -> StepTrace:
-    spans = {name: _spans(ranges, name) for name in (step, agreement, "prepare_for_decode", "kv_alloc")}
-    steps, meets = spans[step], spans[agreement]
-    for name, found in ((step, steps), (agreement, meets)):
-        if not len(found):
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """The events of one rank, ascending."""
+
+    ranges: pd.DataFrame
+    calls: pd.DataFrame
+    work: pd.DataFrame
+
+    def spans(self, *names: str) -> IntArray:
+        """Start and end of the ranges of these names, int64 [n, 2], ascending."""
+        return self.ranges[self.ranges["name"].isin(names)][["start_ns", "end_ns"]].to_numpy(np.int64)
+
+    def waits(self) -> IntArray:
+        """Start and end of the calls that return when the GPU got somewhere, int64 [n, 2]."""
+        names = self.calls["name"].astype(str)
+        is_wait = names.str.contains("Synchronize") | (names == "hipMemcpyWithStream")
+        return self.calls[is_wait][["start_ns", "end_ns"]].to_numpy(np.int64)
+
+    def launched(self) -> pd.DataFrame:
+        """GPU work with the start of its launch call in ``start_ns_api``."""
+        launch = self.calls.drop_duplicates(["process", "correlation_id"])[["process", "correlation_id", "start_ns"]]
+        return self.work.merge(launch, on=["process", "correlation_id"], suffixes=("", "_api")).sort_values("start_ns")
+
+
+class _Steps:
+    """The steps of one rank, and what happened in them: all methods give float64 [n], NaN or 0 where nothing did."""
+
+    def __init__(self, start: IntArray) -> None:
+        self.start, self.n = start, len(start) - 1  # the last one has no next to end it
+
+    def of(self, times: IntArray) -> IntArray:
+        """Number of the step that holds each time, −1 and n for none."""
+        found: IntArray = np.searchsorted(self.start, times, side="right") - 1
+        return found
+
+    def first(self, spans: IntArray, column: int) -> FloatArray:
+        """Start (column 0) or end (1) of the first of the spans in each step."""
+        step = self.of(spans[:, 0])
+        ok = (step >= 0) & (step < self.n)
+        out = np.full(self.n, np.nan)
+        index, where = np.unique(step[ok], return_index=True)
+        out[index] = spans[ok][where, column]
+        return out
+
+    def last(self, spans: IntArray, column: int) -> FloatArray:
+        """Start or end of the last one."""
+        return self.first(spans[::-1], column)
+
+    def sums(self, at: IntArray, length: IntArray) -> FloatArray:
+        """Total length of what began in each step."""
+        step = self.of(at)
+        ok = (step >= 0) & (step < self.n)
+        total = np.bincount(step[ok], weights=length[ok].astype(np.float64), minlength=self.n)
+        return np.asarray(total[: self.n], dtype=np.float64)
+
+    def time_in(self, spans: IntArray) -> FloatArray:
+        """Total time of the spans that began in each step."""
+        return self.sums(spans[:, 0], spans[:, 1] - spans[:, 0])
+
+
+def _rank_trace(who: str, rank: int, events: _Events, roles: Roles) -> StepTrace:
+    step_spans, meets = events.spans(roles.step), events.spans(roles.agreement)
+    for name, found in ((roles.step, step_spans), (roles.agreement, meets)):
+        if len(found) < 2:
             raise DataError(
-                f"{run}: rank {rank} has no range {name}: there is no loop to predict",
+                f"{who} has no range {name}: there is no loop to predict",
                 hint="--step-range and --agreement-range name them",
             )
-    graphs = calls[calls["name"].astype(str).str.contains("GraphLaunch")]
-    if graphs.empty or work.empty:
+    graphs = events.calls[events.calls["name"].astype(str).str.contains("GraphLaunch")]
+    if graphs.empty or events.work.empty:
         raise DataError(
-            f"{run}: rank {rank} has no graph launches with GPU work: what the GPU would do cannot be told",
+            f"{who} has no graph launches with GPU work: what the GPU would do cannot be told",
             hint="capture with CUDA tracing (nsys -t cuda,nvtx)",
         )
-    return _assemble(rank, spans, ranges, calls, graphs, work, step, agreement)
-
-
-def _assemble(
-    rank: int,
-    spans: dict[str, IntArray],
-    ranges: pd.DataFrame,
-    calls: pd.DataFrame,
-    graphs: pd.DataFrame,
-    work: pd.DataFrame,
-    step: str,
-    agreement: str,
-) -> StepTrace:
-    start = spans[step][:, 0]
-    n = len(start) - 1  # the last step has no next one to end it
-    bounds = np.append(start[: n + 1], np.iinfo(np.int64).max)
-
-    def of(times: IntArray) -> IntArray:
-        return np.searchsorted(start, times, side="right") - 1
-
-    met = spans[agreement]
-    met_step = of(met[:, 0])
-    arrive = _first(met_step, met[:, 0], n)
-    leave = _first(met_step, met[:, 1], n)
-    graph_start = graphs["start_ns"].to_numpy(np.int64)
-    graph_step = of(graph_start)
-    first_graph, last_graph = _first(graph_step, graph_start, n), _last(graph_step, graph_start, n)
-    waits = _host_waits(calls)
-    wait_step = of(waits[:, 0])
-    is_result = np.zeros(len(waits), dtype=bool)
-    inside = (wait_step >= 0) & (wait_step < n)
-    is_result[inside] = waits[inside, 0] > np.nan_to_num(last_graph[wait_step[inside]], nan=np.inf)
-    wait_from = _first(wait_step[is_result], waits[is_result, 0], n)
-    wait_to = _last(wait_step[is_result], waits[is_result, 1], n)
-    end = bounds[1 : n + 1].astype(np.float64)
-    # a step without a result to wait for (the first ones) has its host work up to the next step's start
+    steps = _Steps(step_spans[:, 0])
+    end, start = steps.start[1:].astype(np.float64), steps.start[:-1].astype(np.float64)
+    launches = graphs[["start_ns", "end_ns"]].to_numpy(np.int64)
+    first_graph, last_graph = steps.first(launches, 0), steps.last(launches, 0)
+    arrive, leave = steps.first(meets, 0), steps.first(meets, 1)
+    waits = events.waits()
+    wait_step = steps.of(waits[:, 0])
+    is_result = _is_behind(waits[:, 0], wait_step, last_graph)
+    results = waits[is_result]
+    # a step that waits for no result works on until the next one starts
+    wait_from, wait_to = steps.first(results, 0), steps.last(results, 1)
     wait_from, wait_to = np.where(np.isnan(wait_from), end, wait_from), np.where(np.isnan(wait_to), end, wait_to)
-
-    launch = calls.drop_duplicates(["process", "correlation_id"])[["process", "correlation_id", "start_ns"]]
-    joined = work.merge(launch, on=["process", "correlation_id"], suffixes=("", "_api"))
-    api, gpu_ns = joined["start_ns_api"].to_numpy(np.int64), (joined["end_ns"] - joined["start_ns"]).to_numpy(np.int64)
-    gpu_step = of(api)
-    ok = (gpu_step >= 0) & (gpu_step < n)
-    is_first = np.zeros(len(api), dtype=bool)
-    is_first[ok] = api[ok] <= np.nan_to_num(first_graph[gpu_step[ok]], nan=-1.0)
-    prepare = spans["prepare_for_decode"]
-    held = _held(ranges, prepare)
-    is_other = ~is_result & ~_inside(waits[:, 0], met)
-    s = start[:n].astype(np.float64)
-    whole = StepTrace(
+    others = waits[~is_result & ~_inside(waits[:, 0], meets)]
+    prepare, taken = events.spans("prepare_for_decode"), events.spans("kv_alloc")
+    launched = events.launched()
+    first_gpu, rest_gpu, first_small, rest_small = _gpu_times(launched, steps, first_graph)
+    return StepTrace(
         rank=rank,
-        before=arrive - s,
-        prepare=_sums(of(prepare[:, 0]), prepare[:, 1] - prepare[:, 0], n),
-        prepare_own=_sums(of(prepare[:, 0]), prepare[:, 1] - prepare[:, 0] - held, n),
+        before=arrive - start,
+        prepare=steps.time_in(prepare),
         agreement=leave - arrive,
+        leave_skew=leave,  # on the rank's own clock, until all ranks are there
+        loops=steps.time_in(events.spans(*roles.loops)),
         to_first=first_graph - leave,
         to_last=last_graph - first_graph,
         to_wait=wait_from - last_graph,
         after=end - wait_to,
-        first_gpu=_sums(gpu_step[ok & is_first], gpu_ns[ok & is_first], n),
-        rest_gpu=_sums(gpu_step[ok & ~is_first], gpu_ns[ok & ~is_first], n),
-        period=end - s,
-        other_waits=_sums(wait_step[is_other], (waits[:, 1] - waits[:, 0])[is_other], n),
-        allocates=_sums(of(spans["kv_alloc"][:, 0]), np.ones(len(spans["kv_alloc"]), np.int64), n) > 0,
-        lag=_lag(wait_to, waits, is_result, wait_step, joined, gpu_step, n),
+        first_gpu=first_gpu,
+        rest_gpu=rest_gpu,
+        first_small=first_small,
+        rest_small=rest_small,
+        period=end - start,
+        other_waits=steps.time_in(others),
+        allocates=steps.sums(taken[:, 0], np.ones(len(taken), np.int64)) > 0,
+        lag=_lag(results, steps, launched),
     )
-    keep = np.arange(n) >= max(3, int(n * WARM_UP))
-    for field in fields(whole):
-        value = getattr(whole, field.name)
-        if isinstance(value, np.ndarray) and value.dtype == np.float64:
-            keep &= np.isfinite(value)
-    if keep.sum() < MIN_STEPS:
-        raise DataError(
-            f"rank {rank} has {int(keep.sum())} whole steps with agreement and graph launch, fewer than {MIN_STEPS}",
-            hint="capture more steps",
-        )
-    return whole.take(np.flatnonzero(keep))
 
 
-def _spans(ranges: pd.DataFrame, name: str) -> IntArray:
-    """Start and end of the ranges of a name, int64 [n, 2], ascending."""
-    own = ranges[ranges["name"] == name]
-    return own[["start_ns", "end_ns"]].to_numpy(np.int64)
+def _gpu_times(launched: pd.DataFrame, steps: _Steps, first_graph: FloatArray) -> tuple[FloatArray, ...]:
+    """Graphs and small pieces of each step, up to its first graph and behind it: four times float64 [n].
+
+    Gaps between pieces that lay in the queue (a µs or two each) are the GPU's own and count as small pieces.
+    """
+    main = launched.groupby(["device", "stream"])["start_ns"].transform("size")
+    lane = launched[main == main.max()] if len(launched) else launched
+    api = lane["start_ns_api"].to_numpy(np.int64)
+    begin, end = lane["start_ns"].to_numpy(np.int64), lane["end_ns"].to_numpy(np.int64)
+    before = np.maximum.accumulate(np.concatenate([begin[:1], end[:-1]]))
+    gap = np.where((api < before) & (begin - before < MAX_GAP_NS), np.maximum(begin - before, 0), 0)
+    length = np.maximum(end - np.maximum(begin, before), 0)
+    step = steps.of(api)
+    is_first = ~_is_behind(api, step, first_graph)
+    is_graph = (lane["kind"] == "graph").to_numpy() | (lane["graph_node_id"].fillna(0) != 0).to_numpy()
+
+    def total(chosen: BoolArray, times: IntArray) -> FloatArray:
+        return steps.sums(api[chosen], times[chosen])
+
+    return (
+        total(is_first & is_graph, length),
+        total(~is_first & is_graph, length),
+        total(is_first & ~is_graph, length) + total(is_first, gap),
+        total(~is_first & ~is_graph, length) + total(~is_first, gap),
+    )
 
 
-def _host_waits(calls: pd.DataFrame) -> IntArray:
-    """Start and end of the calls that return when the GPU got somewhere, int64 [n, 2]."""
-    names = calls["name"].astype(str)
-    is_wait = names.str.contains("Synchronize") | names.isin(["hipMemcpyWithStream"])
-    return calls[is_wait][["start_ns", "end_ns"]].to_numpy(np.int64)
-
-
-def _first(step: IntArray, value: IntArray, n: int) -> FloatArray:
-    out = np.full(n, np.nan)
-    ok = (step >= 0) & (step < n)
-    index, where = np.unique(step[ok], return_index=True)
-    out[index] = value[ok][where]
+def _is_behind(times: IntArray, step: IntArray, limit: FloatArray) -> BoolArray:
+    """Whether each time lies behind the limit of its step; False outside of all steps and where there is no limit."""
+    out = np.zeros(len(times), dtype=bool)
+    ok = (step >= 0) & (step < len(limit))
+    out[ok] = times[ok] > np.nan_to_num(limit[step[ok]], nan=np.inf)
     return out
-
-
-def _last(step: IntArray, value: IntArray, n: int) -> FloatArray:
-    return _first(step[::-1], value[::-1], n)
-
-
-def _sums(step: IntArray, value: IntArray, n: int) -> FloatArray:
-    ok = (step >= 0) & (step < n)
-    total: FloatArray = np.bincount(step[ok], weights=value[ok].astype(np.float64), minlength=n)[:n]
-    return total
 
 
 def _inside(times: IntArray, spans: IntArray) -> BoolArray:
@@ -234,39 +276,45 @@ def _inside(times: IntArray, spans: IntArray) -> BoolArray:
     return found
 
 
-def _held(ranges: pd.DataFrame, outer: IntArray) -> IntArray:
-    """Of each of the `outer` ranges the time that its direct children cover, int64 [n]."""
-    total = np.zeros(len(outer), np.int64)
-    if not len(outer):
-        return total
-    times = ranges[["start_ns", "end_ns"]].to_numpy(np.int64)
-    at = np.searchsorted(outer[:, 0], times[:, 0], side="right") - 1
-    is_child = (at >= 0) & (times[:, 1] <= outer[np.maximum(at, 0), 1])
-    is_child &= (times[:, 0] > outer[np.maximum(at, 0), 0]) | (times[:, 1] < outer[np.maximum(at, 0), 1])
-    latest = -1
-    for (begin, end), parent in zip(times[is_child], at[is_child], strict=True):
-        if begin >= latest:  # what begins inside the child before is a child of that one
-            total[parent] += end - begin
-            latest = end
-    return total
+def _lag(results: IntArray, steps: _Steps, launched: pd.DataFrame) -> int:
+    """How many steps ago the awaited work was launched: that step whose GPU work ends nearest to the waits' ends.
 
-
-def _lag(
-    wait_to: FloatArray,
-    waits: IntArray,
-    is_result: BoolArray,
-    wait_step: IntArray,
-    joined: pd.DataFrame,
-    gpu_step: IntArray,
-    n: int,
-) -> int:
-    """How many steps ago the awaited work was launched: that step whose GPU work ends nearest to the waits' ends."""
-    ends = joined["end_ns"].to_numpy(np.int64)
-    order = np.lexsort((ends, gpu_step))
-    last_end = _last(gpu_step[order], ends[order], n)
-    is_long = is_result & (waits[:, 1] - waits[:, 0] > 20_000) & (wait_step >= 2) & (wait_step < n)
-    if not is_long.any():
+    Told only where most steps wait; a host that never has to is taken to look at the step before, as published engines
+    do (`decode-prep`, overlap scheduling).
+    """
+    at = steps.of(results[:, 0])
+    is_long = (results[:, 1] - results[:, 0] > LONG_WAIT_NS) & (at >= 2) & (at < steps.n)
+    if is_long.sum() < steps.n / 2:
         return 1
-    step, end = wait_step[is_long], waits[is_long, 1]
-    misses = [np.nanmedian(np.abs(end - last_end[step - lag])) for lag in (0, 1, 2)]
+    ends = launched[["start_ns_api", "end_ns"]].sort_values("end_ns").to_numpy(np.int64)
+    last_end = steps.last(ends, 1)
+    misses = [np.nanmedian(np.abs(results[is_long, 1] - last_end[at[is_long] - lag])) for lag in (0, 1, 2)]
     return int(np.argmin(misses))
+
+
+def _with_skew(traces: list[StepTrace]) -> list[StepTrace]:
+    """The traces with `leave_skew` against the mean of all ranks; zero for one rank and for unequal step counts."""
+    if len(traces) < 2 or len({t.num_steps for t in traces}) > 1:
+        return [replace(t, leave_skew=np.zeros(t.num_steps)) for t in traces]
+    leave = np.stack([t.leave_skew for t in traces])
+    skew = leave - leave.mean(axis=0)
+    # what is always there is a clock's offset (or a rank that always leaves late: the two cannot be told apart)
+    skew -= np.nanmedian(skew, axis=1, keepdims=True)
+    # the mean of a few ranks moves with each of them: give back what that hides
+    skew *= np.sqrt(len(traces) / (len(traces) - 1))
+    return [replace(t, leave_skew=row) for t, row in zip(traces, skew, strict=True)]
+
+
+def _usable(trace: StepTrace) -> BoolArray:
+    """Steps behind the warm-up of which everything is known. Raises DataError where too few are left."""
+    usable = np.arange(trace.num_steps) >= max(3, int(trace.num_steps * WARM_UP))
+    for field in fields(trace):
+        value = getattr(trace, field.name)
+        if isinstance(value, np.ndarray) and value.dtype == np.float64:
+            usable &= np.isfinite(value)
+    if usable.sum() < MIN_STEPS:
+        raise DataError(
+            f"rank {trace.rank} has {int(usable.sum())} whole steps with agreement and graph launch: too few",
+            hint=f"capture at least {MIN_STEPS} and some to warm up",
+        )
+    return usable
