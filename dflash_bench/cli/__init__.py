@@ -24,6 +24,7 @@ from dflash_bench.cli.doctor import doctor
 from dflash_bench.cli.gate import gate
 from dflash_bench.cli.ingest import ingest
 from dflash_bench.cli.metrics import metrics
+from dflash_bench.cli.predict import predict
 from dflash_bench.cli.report import report
 from dflash_bench.cli.run import run
 from dflash_bench.cli.scrub import scrub
@@ -79,7 +80,7 @@ def options(
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s: %(message)s")
 
 
-for command in (run, capture, ingest, metrics, compare, report, gate, calibrate, scrub, doctor):
+for command in (run, capture, ingest, metrics, compare, report, predict, gate, calibrate, scrub, doctor):
     app.command(cls=Command)(command)
 app.add_typer(baseline, name="baseline")
 

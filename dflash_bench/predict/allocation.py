@@ -14,7 +14,7 @@ import numpy as np
 from dflash_bench.errors import UsageError
 from dflash_bench.model import BoolArray, IntArray
 
-MAX_TOPUP_PAGES = 8
+_MAX_TOPUP_PAGES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Allocator:
             raise UsageError("page size, block and requests are at least 1")
         if not 1 <= self.accept_length <= self.block:
             raise UsageError(f"accept length is {self.accept_length:g}; it lies between 1 and the block, {self.block}")
-        if not 0 <= self.topup_pages <= MAX_TOPUP_PAGES:
-            raise UsageError(f"top-up pages is {self.topup_pages}; 0 to {MAX_TOPUP_PAGES} are allowed")
+        if not 0 <= self.topup_pages <= _MAX_TOPUP_PAGES:
+            raise UsageError(f"top-up pages is {self.topup_pages}; 0 to {_MAX_TOPUP_PAGES} are allowed")
         if not 0 <= self.arrivals <= self.requests:
             raise UsageError(f"arrivals is {self.arrivals:g}; it lies between 0 and the requests, {self.requests}")
 

@@ -16,18 +16,18 @@ from dflash_bench.errors import UsageError
 from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Unit
 from dflash_bench.predict.allocation import Allocator, draw_allocations
 from dflash_bench.predict.communication import Communication, CommunicationSource, communication_for
-from dflash_bench.predict.replay import Replay, Work, replay
+from dflash_bench.predict.replay import Replay, StepWork, replay
 from dflash_bench.predict.trace import StepTrace
 
-BLOCK = 10
+_BLOCK = 10
 """Steps redrawn together: what follows on each other in a run (an allocation's neighbours, a slow moment) stays so."""
 
-PROCESS_SPREAD = 0.20
+_PROCESS_SPREAD = 0.20
 """Twelve processes of three arms with one rank on one H200 machine within five minutes: `docs/predict.md`."""
 
-CONFIDENCE = 0.90
-WARM_UP_STEPS = 20
-OTHER_WAITS_SHARE = 0.05
+PREDICTION_CONFIDENCE = 0.90
+_WARM_UP_STEPS = 20
+_OTHER_WAITS_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class Redraws:
     """How much is drawn: runs, the steps of each (None: as many as the profile has, up to 500), and the seed."""
 
     replicates: int = 200
@@ -66,7 +66,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PredictedFigure:
     """One predicted figure in its base unit, with its interval of 90 %."""
 
     name: str
@@ -81,11 +81,11 @@ class Prediction:
     """The figures of one scenario, where its agreement's time comes from, and what must be known of them."""
 
     scenario: Scenario
-    figures: tuple[Figure, ...]
+    figures: tuple[PredictedFigure, ...]
     communication: Communication
     findings: tuple[Finding, ...]
 
-    def figure(self, name: str) -> Figure:
+    def figure(self, name: str) -> PredictedFigure:
         """The figure of that name. Raises KeyError."""
         return next(f for f in self.figures if f.name == name)
 
@@ -94,25 +94,29 @@ def predict(
     runs: Sequence[Sequence[StepTrace]],
     scenario: Scenario,
     *,
+    also: Sequence[Sequence[StepTrace]] = (),
     tokens_per_step: float | None = None,
     requests: int | None = None,
-    effort: Effort | None = None,
+    redraws: Redraws | None = None,
 ) -> Prediction:
-    """Predict from the first of `runs` (traces of all its ranks); the others only say what agreements cost.
+    """Predict from `runs`, the traces of all ranks of each; `also` only says what agreements cost among other numbers.
+
+    Several runs are of one code with the same number of ranks: each redrawn run is one of them.
 
     tokens_per_step  committed a rank and step, for tokens/s
     requests         running ones of a rank of the profile: with another number what goes over all of them is scaled
 
     Raises UsageError where the profile cannot say what is asked for.
     """
-    effort = effort or Effort()
-    random = np.random.default_rng(effort.seed)
-    traces = runs[0]
-    found = communication_for(scenario.ranks, runs, scenario.given_us)
-    draws = _Draws(traces, scenario, effort, random, host_speed_spread(runs))
+    redraws = redraws or Redraws()
+    random = np.random.default_rng(redraws.seed)
+    if len({len(run) for run in runs}) > 1:
+        raise UsageError("the runs have different numbers of ranks", hint="name those of other sizes with --also")
+    found = communication_for(scenario.ranks, [*runs, *also], scenario.given_us)
+    draws = _Draws(runs, scenario, redraws, random)
     allocates, prepare, before = draws.preparation(requests)
     speed = draws.speed * scenario.host_work
-    work = Work(
+    work = StepWork(
         before=before * speed,
         leave_skew=draws.of("leave_skew") if scenario.ranks > 1 else draws.of("leave_skew") * 0.0,
         to_first=draws.of("to_first") * speed,
@@ -122,48 +126,45 @@ def predict(
         first_gpu=draws.of("first_gpu") * scenario.gpu_work + draws.of("first_small"),
         rest_gpu=draws.of("rest_gpu") * scenario.gpu_work + draws.of("rest_small"),
         communication=draws.communication(found),
-        lag=traces[0].lag,
+        lag=runs[0][0].lag,
     )
     result = replay(work, scenario.ranks_per_gpu)
     figures = _figures(work, result, allocates, prepare * speed, scenario, tokens_per_step)
-    return Prediction(scenario, figures, found, _findings(traces, found))
+    return Prediction(scenario, figures, found, _findings([t for run in runs for t in run], found))
 
 
 class _Draws:
     """Which step of which measured rank stands for each step of each predicted rank, [steps, replicates, ranks]."""
 
     def __init__(
-        self,
-        traces: Sequence[StepTrace],
-        scenario: Scenario,
-        effort: Effort,
-        random: np.random.Generator,
-        spread: float,
+        self, runs: Sequence[Sequence[StepTrace]], scenario: Scenario, redraws: Redraws, random: np.random.Generator
     ) -> None:
-        self.traces, self.scenario, self.random = traces, scenario, random
-        n = min(t.num_steps for t in traces)
-        self.num_steps = n
-        self.shape = (effort.steps or min(n, 500)) + WARM_UP_STEPS, effort.replicates, scenario.ranks
-        num_blocks = -(-self.shape[0] // BLOCK)
+        self.traces = [trace for run in runs for trace in run]
+        self.scenario, self.random = scenario, random
+        n = min(t.num_steps for t in self.traces)
+        self.num_steps, num_measured = n, len(runs[0])
+        self.shape = (redraws.steps or min(n, 500)) + _WARM_UP_STEPS, redraws.replicates, scenario.ranks
+        num_blocks = -(-self.shape[0] // _BLOCK)
         width = 1 if scenario.together else scenario.ranks
         # each replicate is drawn from ten tenths with repetition: a run that happened to be fast or slow
-        tenths = random.integers(0, 10, size=(effort.replicates, 10))
-        tenth = tenths[
-            np.arange(effort.replicates)[None, :, None], random.integers(0, 10, (num_blocks, effort.replicates, width))
-        ]
+        tenths = random.integers(0, 10, size=(redraws.replicates, 10))
+        pick = random.integers(0, 10, (num_blocks, redraws.replicates, width))
+        tenth = tenths[np.arange(redraws.replicates)[None, :, None], pick]
         length = max(n // 10, 1)
-        begin = tenth * length + random.integers(0, max(length - BLOCK, 1), tenth.shape)
-        begin = np.broadcast_to(np.minimum(begin, max(n - BLOCK, 0)), (num_blocks, effort.replicates, scenario.ranks))
-        steps = begin[:, None] + np.arange(BLOCK)[None, :, None, None]
-        self.step: IntArray = np.minimum(steps.reshape(-1, effort.replicates, scenario.ranks)[: self.shape[0]], n - 1)
+        begin = tenth * length + random.integers(0, max(length - _BLOCK, 1), tenth.shape)
+        begin = np.broadcast_to(np.minimum(begin, max(n - _BLOCK, 0)), (num_blocks, redraws.replicates, scenario.ranks))
+        steps = begin[:, None] + np.arange(_BLOCK)[None, :, None, None]
+        self.step: IntArray = np.minimum(steps.reshape(-1, redraws.replicates, scenario.ranks)[: self.shape[0]], n - 1)
         if scenario.together:  # predicted rank r plays measured rank r, in turns
-            rank = np.arange(scenario.ranks) % len(traces)
-            self.rank: IntArray = np.broadcast_to(rank, self.step.shape)
+            rank: IntArray = np.broadcast_to(np.arange(scenario.ranks) % num_measured, self.step.shape)
         else:
-            drawn = random.integers(0, len(traces), (num_blocks, effort.replicates, scenario.ranks))
-            self.rank = np.repeat(drawn, BLOCK, axis=0)[: self.shape[0]]
-        # a process on another day has another speed; how far apart is told by how far the tenths of this one are
-        self.speed = np.exp(random.normal(0.0, spread, (1, effort.replicates, 1)))
+            drawn = random.integers(0, num_measured, (num_blocks, redraws.replicates, scenario.ranks))
+            rank = np.repeat(drawn, _BLOCK, axis=0)[: self.shape[0]]
+        run = random.integers(0, len(runs), (1, redraws.replicates, 1))
+        self.rank: IntArray = rank + run * num_measured
+        # a process on another day has another speed; what several runs show of that is in the draws already
+        spread = host_speed_spread(runs) * (1.0 if len(runs) < 3 else len(runs) ** -0.5)
+        self.speed = np.exp(random.normal(0.0, spread, (1, redraws.replicates, 1)))
 
     def of(self, name: str) -> FloatArray:
         """The samples of a field of `StepTrace` behind the draws."""
@@ -240,7 +241,7 @@ def host_speed_spread(runs: Sequence[Sequence[StepTrace]]) -> float:
     if len(runs) >= 3:
         return float(np.std([np.log(np.mean([np.median(_own_host(t)) for t in run])) for run in runs], ddof=1))
     tenths = [np.log(np.median(part)) for trace in runs[0] for part in np.array_split(_own_host(trace), 10)]
-    return max(float(np.std(tenths, ddof=1)), PROCESS_SPREAD)
+    return max(float(np.std(tenths, ddof=1)), _PROCESS_SPREAD)
 
 
 def _own_host(trace: StepTrace) -> FloatArray:
@@ -257,15 +258,15 @@ def correlation_between_ranks(traces: Sequence[StepTrace]) -> float | None:
 
 
 def _figures(
-    work: Work,
+    work: StepWork,
     result: Replay,
     allocates: BoolArray,
     prepare: FloatArray,
     scenario: Scenario,
     tokens_per_step: float | None,
-) -> tuple[Figure, ...]:
-    ran = slice(WARM_UP_STEPS, None)
-    period, tax = result.period[WARM_UP_STEPS - 1 :], result.tax[ran]
+) -> tuple[PredictedFigure, ...]:
+    ran = slice(_WARM_UP_STEPS, None)
+    period, tax = result.period[_WARM_UP_STEPS - 1 :], result.tax[ran]
     last = np.take_along_axis(allocates[ran], result.last_rank[ran][..., None], axis=2)[..., 0]
     host = work.before + work.to_first + work.to_last + work.to_wait + work.after
     path = work.before.max(axis=2) + work.communication + (host - work.before).mean(axis=2)
@@ -287,20 +288,20 @@ def _figures(
         by_replicate.insert(2, ("tokens.per_s", rate, Unit.TOKENS_PER_S))
     if scenario.ranks == 1:
         by_replicate = [f for f in by_replicate if not f[0].startswith("dp.")]
-    edges = 50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)
+    edges = 50 * (1 - PREDICTION_CONFIDENCE), 50 * (1 + PREDICTION_CONFIDENCE)
     return tuple(_figure(name, values, unit, edges) for name, values, unit in by_replicate)
 
 
-def _figure(name: str, values: FloatArray, unit: Unit, edges: tuple[float, float]) -> Figure:
+def _figure(name: str, values: FloatArray, unit: Unit, edges: tuple[float, float]) -> PredictedFigure:
     low, high = np.percentile(values, edges)
-    return Figure(name, float(np.median(values)), float(low), float(high), unit)
+    return PredictedFigure(name, float(np.median(values)), float(low), float(high), unit)
 
 
 def _findings(traces: Sequence[StepTrace], communication: Communication) -> tuple[Finding, ...]:
     found = []
     for trace in traces:
         share = float(trace.other_waits.mean() / trace.period.mean())
-        if share > OTHER_WAITS_SHARE:
+        if share > _OTHER_WAITS_SHARE:
             text = (
                 f"rank {trace.rank} waits for the GPU in other places than at the result, {share:.0%} of its time: the"
                 " model takes that for host work, so another GPU would change more than is said here"
@@ -309,7 +310,7 @@ def _findings(traces: Sequence[StepTrace], communication: Communication) -> tupl
     if communication.source is CommunicationSource.UNCHANGED:
         text = (
             f"the agreement is taken to cost what it costs in the profile, {communication.mean_ns / 1e3:.0f} µs: it"
-            " grows with the ranks; say it with --agreement, or name profiles of other sizes with --also"
+            " grows with the ranks; say it with --agreement-us, or name profiles of other sizes with --also"
         )
         found.append(Finding("communication_unchanged", None, 1, text))
     return tuple(found)

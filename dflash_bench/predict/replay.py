@@ -23,7 +23,7 @@ from dflash_bench.model import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """What the steps of all ranks take, float64 [steps, replicates, ranks] in ns.
 
     ``communication`` is [steps, replicates]: an agreement is everybody's. ``lag`` is how many steps ago the
@@ -58,7 +58,7 @@ class Replay:
     host_waits: BoolArray
 
 
-def replay(work: Work, ranks_per_gpu: int = 1) -> Replay:
+def replay(work: StepWork, ranks_per_gpu: int = 1) -> Replay:
     """Replay the steps in order. With several ranks a GPU its pieces of work run one after the other, first come."""
     num_steps, replicates, ranks = work.before.shape
     start = np.zeros((replicates, ranks))

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
     from dflash_bench.profile import Profile
 
-WARM_UP = 0.05
+_WARM_UP = 0.05
 """Share of the steps at the start of a run that no step is redrawn from: they compile and fill the pipeline."""
 
-MAX_GAP_NS = 10_000
+_MAX_GAP_NS = 10_000
 """Queued pieces follow on each other within 1 to 3 µs on an H200; a longer gap is somebody else's work."""
 
-LONG_WAIT_NS = 20_000
+_LONG_WAIT_NS = 20_000
 """A wait shorter than this returned at once: it says nothing of what it waited for."""
 
-MIN_STEPS = 50
+_MIN_STEPS = 50
 """Fewer steps than this say too little about the tail that the slowest of many ranks is drawn from."""
 
 
@@ -245,7 +245,7 @@ def _gpu_times(launched: pd.DataFrame, steps: _Steps, first_graph: FloatArray) -
     api = lane["start_ns_api"].to_numpy(np.int64)
     begin, end = lane["start_ns"].to_numpy(np.int64), lane["end_ns"].to_numpy(np.int64)
     before = np.maximum.accumulate(np.concatenate([begin[:1], end[:-1]]))
-    gap = np.where((api < before) & (begin - before < MAX_GAP_NS), np.maximum(begin - before, 0), 0)
+    gap = np.where((api < before) & (begin - before < _MAX_GAP_NS), np.maximum(begin - before, 0), 0)
     length = np.maximum(end - np.maximum(begin, before), 0)
     step = steps.of(api)
     is_first = ~_is_behind(api, step, first_graph)
@@ -283,7 +283,7 @@ def _lag(results: IntArray, steps: _Steps, launched: pd.DataFrame) -> int:
     do (`decode-prep`, overlap scheduling).
     """
     at = steps.of(results[:, 0])
-    is_long = (results[:, 1] - results[:, 0] > LONG_WAIT_NS) & (at >= 2) & (at < steps.n)
+    is_long = (results[:, 1] - results[:, 0] > _LONG_WAIT_NS) & (at >= 2) & (at < steps.n)
     if is_long.sum() < steps.n / 2:
         return 1
     ends = launched[["start_ns_api", "end_ns"]].sort_values("end_ns").to_numpy(np.int64)
@@ -307,14 +307,14 @@ def _with_skew(traces: list[StepTrace]) -> list[StepTrace]:
 
 def _usable(trace: StepTrace) -> BoolArray:
     """Steps behind the warm-up of which everything is known. Raises DataError where too few are left."""
-    usable = np.arange(trace.num_steps) >= max(3, int(trace.num_steps * WARM_UP))
+    usable = np.arange(trace.num_steps) >= max(3, int(trace.num_steps * _WARM_UP))
     for field in fields(trace):
         value = getattr(trace, field.name)
         if isinstance(value, np.ndarray) and value.dtype == np.float64:
             usable &= np.isfinite(value)
-    if usable.sum() < MIN_STEPS:
+    if usable.sum() < _MIN_STEPS:
         raise DataError(
             f"rank {trace.rank} has {int(usable.sum())} whole steps with agreement and graph launch: too few",
-            hint=f"capture at least {MIN_STEPS} and some to warm up",
+            hint=f"capture at least {_MIN_STEPS} and some to warm up",
         )
     return usable

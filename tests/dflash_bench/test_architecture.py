@@ -27,6 +27,7 @@ STAGES = (
     "stats",
     "baseline",
     "compare",
+    "predict",
     "report",
     "gate",
     "doctor",
