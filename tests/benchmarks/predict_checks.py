@@ -18,7 +18,7 @@ import numpy as np
 from dflash_bench.metrics.measure import measure
 from dflash_bench.predict.allocation import Allocator
 from dflash_bench.predict.communication import measure_communication
-from dflash_bench.predict.prediction import Scenario, predict
+from dflash_bench.predict.prediction import Redraws, Scenario, predict
 from dflash_bench.predict.trace import StepTrace, read_traces
 from dflash_bench.profile import open_profile
 
@@ -78,7 +78,8 @@ def main() -> None:
     print(f"{'check':36} {'figure':24} {'predicted':>10} {'90 % interval':>23} {'measured':>10} {'error':>8}")
     for check in checks(traces):
         sources = [traces[name] for name in check.sources]
-        found = predict(sources, check.scenario, requests=check.requests)
+        length = Redraws(steps=min(t.num_steps for t in traces[check.target]))
+        found = predict(sources, check.scenario, requests=check.requests, redraws=length)
         for name in check.names:
             figure, truth = found.figure(name), measured(name, check.target, traces[check.target], folder)
             unit = 1e3 if name != "alloc.step_share" else 1e-2
