@@ -18,8 +18,8 @@ from dflash_bench.predict.prediction import Redraws, Scenario, predict
 from dflash_bench.predict.replay import StepWork, replay
 from dflash_bench.predict.trace import Roles, StepTrace, read_traces
 from dflash_bench.profile import open_profile
-from dflash_prep.reservation import page_aligned_decode_alloc_lens
-from dflash_prep.topup import TopUp
+from dflash_prep.state.reservation import page_aligned_decode_alloc_lens
+from dflash_prep.state.topup import TopUp
 
 REFERENCE = Path(__file__).parents[2] / "profiles" / "reference"
 
