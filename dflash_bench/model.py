@@ -159,6 +159,7 @@ class Statistic(StrEnum):
     """The one figure by which two runs are compared on a metric."""
 
     MEDIAN = "p50"
+    P99 = "p99"
     MEAN = "mean"
     MEDIAN_DIFFERENCE = "median difference"
     VALUE = "value"

@@ -8,11 +8,11 @@ from itertools import groupby
 
 from dflash_bench.baseline.key import BaselineKey
 from dflash_bench.metrics.measure import pool
-from dflash_bench.metrics.registry import Pool, position, spec
+from dflash_bench.metrics.registry import Noise, Pool, position, spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Metric, RunInfo, RunMetrics, Value
 from dflash_bench.stats.composition import is_composition
-from dflash_bench.stats.noise import Noise, noise
+from dflash_bench.stats.noise import noise
 
 KEEP_RUNS = 5
 """Runs whose samples a file holds; older ones live on in its history."""

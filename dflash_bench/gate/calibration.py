@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from dflash_bench.errors import UsageError
 from dflash_bench.gate.policy import MetricPolicy, Policy, Ranks
-from dflash_bench.metrics.registry import position, spec
+from dflash_bench.metrics.registry import Noise, position, spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import RunMetrics, Unit
-from dflash_bench.stats.noise import TIMER_FLOOR_NS, Noise, inexact, noise, scale
+from dflash_bench.stats.noise import TIMER_FLOOR_NS, inexact, noise, scale
 from dflash_bench.stats.power import planned_detectable
 from dflash_bench.stats.shift import t_quantile
 

@@ -26,7 +26,7 @@ from dflash_bench.metrics.measurements import (
 from dflash_bench.metrics.process import ProcessMeasurements
 from dflash_bench.metrics.processes import Workers, each_rank
 from dflash_bench.metrics.reading import Reading
-from dflash_bench.metrics.registry import Pool, is_family, is_known, position, spec
+from dflash_bench.metrics.registry import Pool, is_known, position, spec
 from dflash_bench.metrics.tracing import TRACING_COLUMNS, TRACING_COST, step_metrics, tracing_cost
 from dflash_bench.model import Finding, Metric, ProcessInfo, RunInfo, RunMetrics, Statistic, Table, Value
 from dflash_bench.profile import Profile
@@ -156,7 +156,8 @@ def _partly_pooled(metrics: Sequence[Metric], ranks: Sequence[int]) -> Iterator[
     for found in metrics:
         # not every rank need have every range or call, but each should have a lead and a step time
         is_due = found.name.startswith(("step.", "launch.", "graph.", "stall.", "sync.", "alloc."))
-        if found.rank is not None and is_due and not is_family(found.name) and spec(found.name).pool is not Pool.NONE:
+        known = spec(found.name)
+        if found.rank is not None and is_due and not known.is_family and known.pool is not Pool.NONE:
             have.setdefault(found.name, set()).add(found.rank)
     lacking: dict[tuple[int, ...], list[str]] = {}
     for name, own in have.items():

@@ -41,6 +41,8 @@ def statistic(metric: Metric, values: FloatArray, group: np.typing.NDArray[np.bo
     match metric.statistic:
         case Statistic.MEDIAN:
             return float(np.median(values))
+        case Statistic.P99:
+            return float(np.percentile(values, 99))
         case Statistic.MEAN | Statistic.VALUE:
             return float(values.mean())
         case Statistic.MEDIAN_DIFFERENCE:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from dflash_bench.metrics.kinds import Kind
+from dflash_bench.metrics.registry import Section, spec
 from dflash_bench.model import Finding, RunInfo
 
 T = TypeVar("T")
@@ -15,18 +15,6 @@ MAX_RANKS_SHOWN = 4
 MAX_CAUSES = 10
 MAX_RANGES_SHOWN = 40
 """A loop has some twenty ranges; libraries and frameworks emit thousands of names, which bury the rest of a report."""
-
-KINDS_TITLE = "Kinds of steps"
-SECTIONS = (
-    ("Steps and ranges", ("step.period", "range.")),
-    (KINDS_TITLE, ("steps@", "step.lead@", *(f"step.period@{kind}" for kind in Kind))),
-    ("Allocation", ("alloc.",)),
-    ("Launch lead", ("step.lead", "launch.", "graph.", "stall.")),
-    ("Host waits", ("sync.",)),
-    ("Across ranks", ("dp.", "clock.")),
-    ("Engine counters", ("step.period@", "tokens.", "accept.", "kv.", "swa.", "topup.", "retracted", "consistency.")),
-    ("Coverage", ("coverage.", "gpu_work_without_launch")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +57,12 @@ def warning_lines(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def by_section(items: Iterable[T], name: Callable[[T], str]) -> list[tuple[str, list[T]]]:
-    """Things by the section of their metric, the first that a name belongs to; each section is there, empty or not."""
-    found: dict[str, list[T]] = {title: [] for title, _ in SECTIONS}
+def by_section(items: Iterable[T], name: Callable[[T], str]) -> list[tuple[Section, list[T]]]:
+    """Things by the section of their metric; each section is there, empty or not."""
+    found: dict[Section, list[T]] = {section: [] for section in Section}
     for item in items:
-        title = next((title for title, own in SECTIONS if _belongs(name(item), own)), None)
-        if title is not None:
-            found[title].append(item)
+        found[spec(name(item)).section].append(item)
     return list(found.items())
-
-
-def _belongs(name: str, prefixes: Iterable[str]) -> bool:
-    """Whether a metric's name is one of these or begins with one that ends in a dot or an @."""
-    return any(name == p or (p.endswith((".", "@")) and name.startswith(p)) for p in prefixes)
 
 
 def identity(info: RunInfo) -> str:

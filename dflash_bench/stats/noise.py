@@ -1,90 +1,16 @@
-"""How each metric varies from run to run, as data: what its tolerance and its drift are a share of.
-
-Every name of the metric registry is in exactly one row of `KINDS`; the tests hold the two lists against each other.
-"""
+"""What the tolerance and the drift of each kind of metric are a share of."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from dflash_bench.metrics.registry import spec
+from dflash_bench.metrics.registry import Noise, spec
 from dflash_bench.model import Unit
 
 
-class Noise(StrEnum):
-    """What a metric's tolerance and drift are a share of."""
-
-    RELATIVE = "relative"
-    """A positive time or rate: of the mean of both sides' figures."""
-    LEVEL = "level"
-    """What is left between two times (a lead, a wait, a difference), zero or negative too: of the step's period, or of
-    itself where larger."""
-    SHARE = "share"
-    """A share of events: points."""
-    EXACT = "exact"
-    """The same seed and steps give the same number, to the last digit; without them, as its unit suggests."""
-    UNJUDGED = "unjudged"
-    """It speaks of the capture or of the machine's clock, not of the code."""
-
-
-KINDS: dict[Noise, tuple[str, ...]] = {
-    Noise.RELATIVE: ("step.period", "step.period@*", "range.*", "sync.*", "tokens.per_s", "tokens.per_s_per_request"),
-    Noise.LEVEL: (
-        "step.lead",
-        "step.lead@*",
-        "launch.lead",
-        "graph.lead",
-        "graph.lead@*",
-        "alloc.step_cost",
-        "stall.total_per_step",
-        "sync.total_per_step",
-        "dp.wait",
-        "dp.lateness",
-        "dp.agreement_tax",
-    ),
-    Noise.SHARE: (
-        "launch.run_ahead_fraction",
-        "graph.run_ahead_fraction",
-        "dp.straggler_share",
-        "dp.alloc_on_critical_path",
-    ),
-    Noise.EXACT: (
-        "steps@*",
-        "launch.calls_per_step",
-        "sync.calls_per_step",
-        "alloc.step_share",
-        "alloc.steps",
-        "accept.length",
-        "tokens.committed",
-        "kv.usage_max",
-        "swa.usage_max",
-        "kv.topup_pages_held",
-        "topup.guard_ratio_min",
-        "retracted",
-        "consistency.checks",
-        "consistency.bad",
-    ),
-    Noise.UNJUDGED: (
-        "launch.backpressure",
-        "clock.offset",
-        "clock.offset_spread",
-        "gpu_work_without_launch",
-        "coverage.launches_matched",
-        "coverage.gpu_work_matched",
-        "coverage.gpu_work_uncorrelated",
-        "coverage.open_ranges",
-        "coverage.steps_with_overhead",
-        "coverage.impossible_pairs",
-    ),
-}
-
-_BY_NAME = {name: kind for kind, names in KINDS.items() for name in names}
-
-
 def noise(name: str) -> Noise:
-    """The kind of a metric. Raises KeyError for a name that the registry does not know."""
-    return _BY_NAME[spec(name).name]
+    """How a metric varies, as its registry entry says. Raises KeyError for a name that the registry does not know."""
+    return spec(name).noise
 
 
 def inexact(kind: Noise, unit: Unit) -> Noise:

@@ -9,10 +9,10 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from dflash_bench.metrics.registry import spec
+from dflash_bench.metrics.registry import Noise, spec
 from dflash_bench.model import Better, Figures, Unit
 from dflash_bench.stats.fdr import FALSE_DISCOVERY_RATE
-from dflash_bench.stats.noise import DRIFT, TIMER_FLOOR_NS, TOLERANCE, Allowance, Noise
+from dflash_bench.stats.noise import DRIFT, TIMER_FLOOR_NS, TOLERANCE, Allowance
 from dflash_bench.stats.shift import t_quantile
 
 MIN_HISTORY = 3

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from dflash_bench.metrics.registry import position
+from dflash_bench.metrics.registry import Noise, position
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Better, Metric, MetricKey, RunMetrics, Sides, Unit
 from dflash_bench.stats.bootstrap import seed
 from dflash_bench.stats.fdr import adjusted, level
 from dflash_bench.stats.judgement import Judgement, Judgements, Verdict
-from dflash_bench.stats.noise import Noise, inexact, noise, scale
+from dflash_bench.stats.noise import inexact, noise, scale
 from dflash_bench.stats.power import detectable, further_repeats
 from dflash_bench.stats.repeats import repeats
 from dflash_bench.stats.rules import Rules

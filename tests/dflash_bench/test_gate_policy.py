@@ -6,9 +6,9 @@ import pytest
 
 from dflash_bench.errors import UsageError
 from dflash_bench.gate.policy import DEFAULT_METRICS, MetricPolicy, OnInconclusive, Policy, Ranks, load_policy
-from dflash_bench.metrics.registry import spec
+from dflash_bench.metrics.registry import Noise, spec
 from dflash_bench.model import Better, Unit
-from dflash_bench.stats.noise import Allowance, Noise
+from dflash_bench.stats.noise import Allowance
 
 WHOLE = """
 repeats = 5

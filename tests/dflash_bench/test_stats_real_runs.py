@@ -14,10 +14,11 @@ import pytest
 from simulated_runs import judge_both
 
 from dflash_bench.metrics.measure import measure
+from dflash_bench.metrics.registry import Noise
 from dflash_bench.model import Better
 from dflash_bench.profile import open_profile
 from dflash_bench.stats.judgement import Verdict
-from dflash_bench.stats.noise import Noise, noise
+from dflash_bench.stats.noise import noise
 from dflash_bench.stats.repeats import Repeat, repeats
 from dflash_bench.stats.rules import Rules
 from dflash_bench.stats.shift import shift

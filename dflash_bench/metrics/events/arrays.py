@@ -175,11 +175,22 @@ def _codes(column: pa.ChunkedArray, known: dict[str, int]) -> IntArray:
 def ints(column: pa.ChunkedArray, absent: int = OPEN) -> IntArray:
     """An int64 column as NumPy, what is null as ``absent``.
 
-    From the buffers themselves: Arrow's ``to_numpy`` imports pandas, which takes longer than to read a small profile.
+    From the buffers themselves: Arrow's ``to_numpy`` and ``fill_null`` import pandas, which takes longer than to read a
+    small profile.
     """
-    whole = column.fill_null(absent) if column.null_count else column
-    parts = [_buffer(chunk, np.int64) for chunk in whole.chunks]
+    parts = [_filled(chunk, absent) for chunk in column.chunks]
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _filled(array: pa.Array, absent: int) -> IntArray:
+    if array.null_count == len(array):
+        return np.broadcast_to(np.int64(absent), len(array))
+    values = _buffer(array, np.int64)
+    if not array.null_count:
+        return values
+    bits = np.frombuffer(array.buffers()[0], np.uint8)
+    is_valid = np.unpackbits(bits, bitorder="little")[array.offset : array.offset + len(array)].view(bool)
+    return np.where(is_valid, values, absent)
 
 
 def _buffer(array: pa.Array, kind: type) -> IntArray:
