@@ -41,7 +41,7 @@ class Noise(StrEnum):
     """It speaks of the capture or of the machine's clock, not of the code."""
 
 
-class Section(StrEnum):
+class Chapter(StrEnum):
     """Where a metric stands in a report, in this order."""
 
     COST = "What the host costs"
@@ -75,7 +75,7 @@ class Spec:
     better: Better
     statistic: Statistic
     noise: Noise
-    section: Section
+    chapter: Chapter
     role: Role
     meaning: str
     pool: Pool = Pool.SAMPLES
@@ -100,7 +100,7 @@ _P50, _P99, _MEAN, _VALUE = Statistic.MEDIAN, Statistic.P99, Statistic.MEAN, Sta
 _DIFF = Statistic.MEDIAN_DIFFERENCE
 _REL, _LVL, _PTS, _EXACT, _NO = Noise.RELATIVE, Noise.LEVEL, Noise.SHARE, Noise.EXACT, Noise.UNJUDGED
 _1, _2, _D = Role.PRIMARY, Role.SECONDARY, Role.DIAGNOSTIC
-_S = Section
+_S = Chapter
 
 SPECS: tuple[Spec, ...] = (
     Spec("host.busy_per_step", _NS, _LOW, _MEAN, _REL, _S.COST, _1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from dflash_bench.metrics.registry import Section, spec
+from dflash_bench.metrics.registry import Chapter, spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Better, Change, Comparison, Interval, RunMetrics, Sides, Statistic, Unit, Value
 from dflash_bench.report.changes import KEY_METRICS, key_changes, pooled_changes
@@ -63,7 +63,7 @@ def comparison_report(
     sides = comparison.sides
     first = (_glance_sheet(comparison), _runs_sheet(sides), _ranks_sheet(comparison), *_cause_sheets(comparison))
     # of runs with different kinds of steps, those of one kind are what can be compared
-    apart = (sheets[Section.KINDS],) if are_steps_unlike(comparison) else ()
+    apart = (sheets[Chapter.KINDS],) if are_steps_unlike(comparison) else ()
     last = (*verdicts, *(apart if is_brief else sheets.values()), _tracing_sheet(sides))
     return Report(
         title=" → ".join(_side(runs) for _, runs in sides.named),

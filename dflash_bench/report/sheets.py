@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from dflash_bench.metrics.registry import Section, spec
+from dflash_bench.metrics.registry import Chapter, spec
 from dflash_bench.model import Finding, RunInfo
 
 T = TypeVar("T")
@@ -57,11 +57,11 @@ def warning_lines(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def by_section(items: Iterable[T], name: Callable[[T], str]) -> list[tuple[Section, list[T]]]:
+def by_section(items: Iterable[T], name: Callable[[T], str]) -> list[tuple[Chapter, list[T]]]:
     """Things by the section of their metric; each section is there, empty or not."""
-    found: dict[Section, list[T]] = {section: [] for section in Section}
+    found: dict[Chapter, list[T]] = {chapter: [] for chapter in Chapter}
     for item in items:
-        found[spec(name(item)).section].append(item)
+        found[spec(name(item)).chapter].append(item)
     return list(found.items())
 
 
