@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -49,6 +50,11 @@ class Browser:
     def run(self, script):
         return self.call("POST", "/execute/sync", {"script": script, "args": []})
 
+    def run_async(self, script):
+        """Run a script that calls ``done(value)`` when it is through."""
+        whole = "const done = arguments[arguments.length - 1];" + script
+        return self.call("POST", "/execute/async", {"script": whole, "args": []})
+
     def devtools(self, what, **params):
         return self.call("POST", "/goog/cdp/execute", {"cmd": what, "params": params})
 
@@ -69,6 +75,18 @@ class Browser:
         while not self.run(script):
             assert time.monotonic() < end, f"never came true: {script}"
             time.sleep(0.1)
+
+
+def axe_source() -> str:
+    """The script of axe-core, from AXE_CORE or an installed npm package; without it the test is skipped, aloud."""
+    found = [Path(os.environ["AXE_CORE"])] if "AXE_CORE" in os.environ else []
+    if npm := shutil.which("npm"):
+        root = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, check=False).stdout.strip()
+        found.append(Path(root) / "axe-core" / "axe.min.js")
+    for path in found:
+        if path.is_file():
+            return path.read_text("utf-8")
+    pytest.skip("no axe-core here: npm install -g axe-core, or AXE_CORE=…/axe.min.js")
 
 
 @contextmanager

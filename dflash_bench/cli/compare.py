@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,10 @@ from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
     AgreementRange,
     AsJson,
+    Full,
+    MetricPattern,
     NsysPath,
+    OneRank,
     PerRank,
     PresetName,
     ProfilesPlace,
@@ -41,7 +45,9 @@ def compare(
     markdown: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Also write the comparison to this file.")
     ] = None,
-    brief: Annotated[bool, typer.Option("--brief", help="Only the figures that matter most and the causes.")] = False,
+    full: Full = False,
+    rank: OneRank = None,
+    metric: MetricPattern = None,
     per_rank: PerRank = None,
     preset: PresetName = None,
     step_range: StepRange = None,
@@ -50,7 +56,7 @@ def compare(
     nsys: NsysPath = None,
     profiles: ProfilesPlace = DEFAULT_PROFILES,
 ) -> None:
-    """Compare two runs, or several of each arm: per metric and rank figures, difference, interval and a verdict.
+    """Compare two runs, or several of each arm: what changed, how much, how sure, and which code did it.
 
     Several runs of an arm: names with commas between, a pattern such as 'smoke-control-*', or a folder of profiles.
     Without names: the two newest arms of one workload. With one name that holds two runs: these two.
@@ -62,6 +68,7 @@ def compare(
     from dflash_bench.report.comparison import comparison_report
     from dflash_bench.report.console import show
     from dflash_bench.report.markdown import markdown as as_markdown
+    from dflash_bench.report.sheets import Detail
 
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     with reading_progress() as progress:
@@ -70,13 +77,14 @@ def compare(
     reading = chosen_reading(preset, step_range, agreement_range)
     (_, old_runs), (_, new_runs) = measured(old, reading), measured(new, reading)
     found, judgements = compare_sides(Sides(old_runs, new_runs))
-    report = comparison_report(found, is_per_rank=per_rank, is_brief=brief, judgements=judgements)
+    detail = Detail(full, rank, metric, per_rank)
     if json:
         typer.echo(comparison_json(found, judgements))
     else:
-        show(report, stdout)
+        show(comparison_report(found, judgements, detail), stdout)
     if markdown is not None:
-        write_whole(markdown, as_markdown(report))
+        whole = detail if detail.is_close else replace(detail, is_full=True)
+        write_whole(markdown, as_markdown(comparison_report(found, judgements, whole)))
 
 
 def _sides(

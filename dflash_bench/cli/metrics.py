@@ -11,7 +11,10 @@ from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
     AgreementRange,
     AsJson,
+    Full,
+    MetricPattern,
     NsysPath,
+    OneRank,
     PerRank,
     PresetName,
     ProfilesPlace,
@@ -26,6 +29,9 @@ from dflash_bench.cli.urls import with_urls
 @with_urls("profile")
 def metrics(
     profile: Annotated[list[str], typer.Argument(help="Profile, capture, folder of either, or a pattern.")],
+    full: Full = False,
+    rank: OneRank = None,
+    metric: MetricPattern = None,
     json: AsJson = False,
     per_rank: PerRank = None,
     preset: PresetName = None,
@@ -35,7 +41,7 @@ def metrics(
     nsys: NsysPath = None,
     profiles: ProfilesPlace = DEFAULT_PROFILES,
 ) -> None:
-    """Print every metric that the capture supports, per rank and pooled.
+    """Say what the GPU waited for, with the figures that answer first; --full prints every metric, per rank and pooled.
 
     Captures are ingested on the way and kept as profiles, so that the next look is quick.
     """
@@ -44,6 +50,7 @@ def metrics(
     from dflash_bench.report.as_json import metrics_json
     from dflash_bench.report.console import show
     from dflash_bench.report.run import run_report
+    from dflash_bench.report.sheets import Detail
 
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     reading = chosen_reading(preset, step_range, agreement_range)
@@ -56,4 +63,4 @@ def metrics(
     for k, run in enumerate(runs):
         if k:
             stdout.print()
-        show(run_report(run, is_per_rank=per_rank), stdout)
+        show(run_report(run, Detail(full, rank, metric, per_rank), reading), stdout)

@@ -55,7 +55,12 @@ AgreementRange = Annotated[
 ]
 PerRank = Annotated[
     bool | None,
-    typer.Option("--per-rank/--pooled", help="Show each rank, or all together. Default: each up to 4 ranks."),
+    typer.Option("--per-rank/--pooled", help="With --full: each rank, or all together. Default: each up to 4 ranks."),
+]
+Full = Annotated[bool, typer.Option("--full", help="Everything: every metric, table and warning.")]
+OneRank = Annotated[int | None, typer.Option("--rank", min=0, help="The figures of this rank.")]
+MetricPattern = Annotated[
+    str | None, typer.Option("--metric", metavar="PATTERN", help="The metrics whose name holds or fits this, by rank.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of tables; times in nanoseconds.")]
 

@@ -1,10 +1,12 @@
-"""``dflash-bench report``: two runs as a page that people look at, and as a trace for Perfetto."""
+"""``dflash-bench report``: a run, or two sides, as a page that people look at, and as a trace for Perfetto."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +16,6 @@ from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
     AgreementRange,
     NsysPath,
-    PerRank,
     PresetName,
     ProfilesPlace,
     RankPattern,
@@ -26,16 +27,28 @@ from dflash_bench.cli.sides import both_sides, measured
 from dflash_bench.cli.urls import with_urls
 from dflash_bench.errors import UsageError
 
+if TYPE_CHECKING:
+    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.metrics.reading import Reading
+    from dflash_bench.profile import Profile
+    from dflash_bench.report.perfetto import TracedRun
+
+
+def page_file(words: str | Path) -> Path:
+    """Where the page goes: into a folder, or what ends in a slash, under its usual name."""
+    path = Path(words)
+    return path / "report.html" if path.is_dir() or str(words).endswith("/") else path
+
 
 @with_urls("base", "candidate")
 def report(
-    base: Annotated[str, typer.Argument(help="Profile(s), capture or folder to compare against.")],
+    base: Annotated[str, typer.Argument(help="Profile(s), capture or folder: the run, or what to compare against.")],
     candidate: Annotated[
-        str | None, typer.Argument(help="The one with the change; left out where BASE holds two runs.")
+        str | None, typer.Argument(help="The one with the change; left out for the page of one run.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The page to write.")] = Path(
-        "reports/report.html"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", parser=page_file, metavar="FILE|FOLDER/", help="The page to write.")
+    ] = Path("reports/report.html"),
     perfetto: Annotated[
         Path | None,
         typer.Option(dir_okay=False, help="Also write a trace that ui.perfetto.dev opens; .gz compresses it."),
@@ -43,7 +56,6 @@ def report(
     perfetto_steps: Annotated[
         str | None, typer.Option(help="FIRST:LAST steps in the trace, LAST not included. Default: everything captured.")
     ] = None,
-    per_rank: PerRank = None,
     preset: PresetName = None,
     step_range: StepRange = None,
     agreement_range: AgreementRange = None,
@@ -51,38 +63,77 @@ def report(
     nsys: NsysPath = None,
     profiles: ProfilesPlace = DEFAULT_PROFILES,
 ) -> None:
-    """Compare two runs, or several of each arm, in one self-contained HTML file: verdicts, figures, timelines, causes.
+    """Write one self-contained HTML file: the answer, figures with intervals, a step as a timeline, and the code.
 
-    Several runs of an arm: names with commas between, a pattern such as 'smoke-control-*', or a folder of profiles.
-    Verdicts rest on all of them; timelines, causes and the trace are those of each side's median run. The terminal
-    shows the same in short.
+    Of one run, or of two sides. Several runs of an arm: names with commas between, a pattern such as
+    'smoke-control-*', or a folder of profiles. Verdicts rest on all of them; timelines, causes and the trace are those
+    of each side's median run. The terminal shows the same in short.
     """
-    from dflash_bench.compare import compare_sides
     from dflash_bench.ingest.sources import IngestOptions
-    from dflash_bench.model import Sides
-    from dflash_bench.report.comparison import comparison_report
-    from dflash_bench.report.console import show
-    from dflash_bench.report.figures import side_names
-    from dflash_bench.report.html import html_report, timelines
-    from dflash_bench.report.perfetto import traced_run, write_trace
 
     steps = parse_steps(perfetto_steps)
     if steps is not None and perfetto is None:
         raise UsageError("--perfetto-steps says what --perfetto writes", hint="add --perfetto FILE")
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
-    with reading_progress() as progress:
-        sides = both_sides(base, candidate, options, progress)
     reading = chosen_reading(preset, step_range, agreement_range)
-    (old, old_runs), (new, new_runs) = (measured(runs, reading) for runs in sides)
-    found, judgements = compare_sides(Sides(old_runs, new_runs))
-    page = html_report(found, timelines(old, new, found, reading), judgements)
-    show(comparison_report(found, is_per_rank=per_rank, is_brief=True, judgements=judgements), stdout)
+    page, traced = _page(base, candidate, options, reading)
     write_whole(output, page)
     if perfetto is not None:
-        names = side_names(found)
-        traced = [traced_run(names[0], old, found.base), traced_run(names[1], new, found.candidate)]
+        from dflash_bench.report.perfetto import write_trace
+
         count = write_trace(perfetto, traced, reading, steps)
         stderr.print(f"written: {perfetto}, {count:,} events; open it in https://ui.perfetto.dev", markup=False)
+
+
+def _page(base: str, candidate: str | None, options: IngestOptions, reading: Reading) -> tuple[str, list[TracedRun]]:
+    """The page of one run or of two sides, shown in short on the terminal, and what a trace of it holds."""
+    from dflash_bench.ingest.sources import resolve
+
+    command = shlex.join(["dflash-bench", *sys.argv[1:]])
+    with reading_progress() as progress:
+        alone = resolve(base, options, progress) if candidate is None else ()
+        sides = () if len(alone) == 1 else both_sides(base, candidate, options, progress)
+    if not sides:
+        return _run_page(alone[0], reading, command)
+    return _comparison_page(*sides, reading, command)
+
+
+def _run_page(profile: Profile, reading: Reading, command: str) -> tuple[str, list[TracedRun]]:
+    from dflash_bench.metrics.measure import measure
+    from dflash_bench.report.console import show
+    from dflash_bench.report.page import run_page
+    from dflash_bench.report.page_parts import straggler
+    from dflash_bench.report.perfetto import traced_run
+    from dflash_bench.report.run import run_report
+    from dflash_bench.report.timeline import timeline_document
+
+    run = measure(profile, reading)
+    show(run_report(run, reading=reading), stdout)
+    timeline = timeline_document([(run.info.run, profile)], run.info.ranks, straggler(run), reading)
+    return run_page(run, timeline, command, reading), [traced_run(run.info.run, profile, run)]
+
+
+def _comparison_page(
+    base: tuple[Profile, ...], candidate: tuple[Profile, ...], reading: Reading, command: str
+) -> tuple[str, list[TracedRun]]:
+    from dflash_bench.compare import compare_sides
+    from dflash_bench.model import Sides
+    from dflash_bench.report.comparison import comparison_report
+    from dflash_bench.report.console import show
+    from dflash_bench.report.page import comparison_page
+    from dflash_bench.report.page_parts import side_names, straggler
+    from dflash_bench.report.perfetto import traced_run
+    from dflash_bench.report.timeline import timeline_document
+
+    (old, old_runs), (new, new_runs) = measured(base, reading), measured(candidate, reading)
+    found, judgements = compare_sides(Sides(old_runs, new_runs))
+    show(comparison_report(found, judgements), stdout)
+    names = side_names(found)
+    ranks = sorted({*found.base.info.ranks, *found.candidate.info.ranks})
+    first = straggler(found.base)
+    timeline = timeline_document([(names[0], old), (names[1], new)], ranks, first, reading)
+    traced = [traced_run(names[0], old, found.base), traced_run(names[1], new, found.candidate)]
+    return comparison_page(found, judgements, timeline, command), traced
 
 
 def parse_steps(text: str | None) -> tuple[int, int] | None:

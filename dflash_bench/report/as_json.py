@@ -22,13 +22,17 @@ from dflash_bench.stats.judgement import Judgements
 
 def metrics_json(runs: Sequence[RunMetrics]) -> str:
     """One document for the metrics of one or more runs."""
-    content = {
+    return json.dumps(metrics_document(runs), indent=1, ensure_ascii=False)
+
+
+def metrics_document(runs: Sequence[RunMetrics]) -> dict[str, Any]:
+    """The same before it is text."""
+    return {
         "runs": [_run(r.info) for r in runs],
         "metrics": [_metric(r.info, m) for r in runs for m in r.metrics],
         "warnings": [_finding(f, r.info) for r in runs for f in r.findings],
         "tables": _tables(runs),
     }
-    return json.dumps(content, indent=1, ensure_ascii=False)
 
 
 def comparison_json(comparison: Comparison, judgements: Judgements | None = None) -> str:

@@ -1,36 +1,46 @@
-"""Which changes of a comparison are shown first, and what is said of each: better, worse or neither."""
+"""The changes of a comparison: which answer first, and what each is by its verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
 
-from dflash_bench.model import Better, Change, Comparison
-from dflash_bench.stats.judgement import Judgements, Verdict
+from dflash_bench.model import Change, Comparison, Unit
+from dflash_bench.report.units import percent, readable
+from dflash_bench.stats.judgement import Judgement, Judgements
 
 KEY_METRICS = (
-    "range.prepare_for_decode",
     "step.period",
+    "tokens.per_s",
+    "host.busy_per_step",
+    "gpu.dry_per_step",
+    "cost.prepare_for_decode",
     "step.lead",
-    "launch.run_ahead_fraction",
-    "stall.total_per_step",
-    "sync.total_per_step",
+    "launch.run_ahead_fraction@main",
     "alloc.step_share",
     "alloc.step_cost",
     "dp.agreement_tax",
     "dp.alloc_on_critical_path",
-    "tokens.per_s",
     "accept.length",
 )
 """What a tired engineer asks first, in this order, over all ranks."""
 
 
 class Tone(StrEnum):
-    """What a change is, as far as one can tell."""
+    """What a change is to whoever made it: by its verdict, never by its size."""
 
     BETTER = "better"
     WORSE = "worse"
     SAME = "same"
+    OPEN = "open"
+
+
+_TONES = {"improved": Tone.BETTER, "regressed": Tone.WORSE, "unchanged": Tone.SAME}
+
+
+def tone(judged: Judgement | None) -> Tone:
+    """Better, worse or the same where a verdict says so; all else is open."""
+    return Tone.OPEN if judged is None else _TONES.get(judged.verdict, Tone.OPEN)
 
 
 def pooled_changes(comparison: Comparison) -> list[Change]:
@@ -46,34 +56,55 @@ def key_changes(comparison: Comparison) -> list[Change]:
     return [found[name] for name in KEY_METRICS if name in found]
 
 
-def direction(change: Change) -> int:
-    """+1 where the candidate's figure lies in the better direction, −1 in the worse one, 0 where none is."""
-    if change.better is Better.NONE or not change.difference:
-        return 0
-    return 1 if (change.difference < 0) == (change.better is Better.LOWER) else -1
+def by_importance(changes: Sequence[Change], judgements: Judgements | None) -> list[Change]:
+    """What got worse, what got better, what is open, what is the same; in each the metrics that answer first, then by
+    size."""
+
+    def place(change: Change) -> tuple[int, int, float]:
+        found = judgements.find(change.metric, change.rank) if judgements else None
+        order = (Tone.WORSE, Tone.BETTER, Tone.OPEN, Tone.SAME)
+        first = KEY_METRICS.index(change.metric) if change.metric in KEY_METRICS else len(KEY_METRICS)
+        return order.index(tone(found)), first, -abs(relative(change) or 0.0)
+
+    return sorted(changes, key=place)
 
 
-def excludes_zero(change: Change) -> bool:
-    """Whether the interval of the difference lies on one side of zero."""
-    found = change.interval
-    return found is not None and (found.low > 0 or found.high < 0)
+def is_relative(change: Judgement | Change) -> bool:
+    """Whether a difference is told in % of the base: of times and counts above zero on both sides."""
+    if change.base is None or change.candidate is None or change.unit is Unit.FRACTION:
+        return False
+    return change.base > 0 and change.candidate > 0
 
 
-def tone(change: Change, judgements: Judgements | None = None) -> Tone:
-    """Better or worse: by the verdict where there are verdicts, otherwise where the interval excludes zero."""
-    if judgements is not None:
-        judged = judgements.find(change.metric, change.rank)
-        verdicts = {Verdict.IMPROVED: Tone.BETTER, Verdict.REGRESSED: Tone.WORSE}
-        return verdicts.get(judged.verdict, Tone.SAME) if judged else Tone.SAME
-    return {1: Tone.BETTER, -1: Tone.WORSE, 0: Tone.SAME}[direction(change) if excludes_zero(change) else 0]
+def relative(change: Change) -> float | None:
+    """The difference as a share of the base; None where that means nothing."""
+    if not is_relative(change) or change.difference is None:
+        return None
+    assert change.base is not None
+    return change.difference / change.base
 
 
-def largest(changes: Sequence[Change], count: int = 3) -> list[Change]:
-    """The clearest differences: the largest in half-widths of their intervals, those whose interval excludes zero."""
-    return sorted((c for c in changes if excludes_zero(c)), key=_clearness, reverse=True)[:count]
+def pair_text(change: Judgement | Change) -> str:
+    """``11.13 → 9.57 ms``."""
+    base, candidate, unit = readable(change.base, change.candidate, unit=change.unit)
+    return f"{base} → {candidate} {unit}".rstrip()
 
 
-def _clearness(change: Change) -> float:
-    assert change.interval is not None
-    width = change.interval.high - change.interval.low
-    return abs(change.difference or 0.0) / width if width else float("inf")
+def change_texts(change: Judgement | Change) -> tuple[str, str]:
+    """Difference and interval: in % of the base, of shares in points, of leads and what was zero in their own unit.
+
+    The interval is empty where there is none.
+    """
+    difference = change.shift if isinstance(change, Judgement) else change.difference
+    if difference is None:
+        return "", ""
+    span = change.interval
+    ends = (difference,) if span is None else (difference, span.low, span.high)
+    if is_relative(change):
+        assert change.base is not None
+        shown = percent(difference / change.base)
+        digits = len(shown.removesuffix(" %").partition(".")[2])
+        texts = (f"{round(100 * end / change.base, digits) + 0.0:+,.{digits}f}".replace("-", "−") for end in ends[1:])
+        return shown, " … ".join(texts)
+    first, *rest, unit = readable(*ends, unit=change.unit, is_signed=True)
+    return f"{first} {unit}".rstrip(), " … ".join(rest)

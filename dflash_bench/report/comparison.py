@@ -1,84 +1,166 @@
-"""The sheets of a comparison: base beside candidate."""
+"""The report of a comparison: base beside candidate, on one screen, or in full."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 
-from dflash_bench.metrics.registry import Chapter, spec
+from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Better, Change, Comparison, Interval, RunMetrics, Sides, Statistic, Unit, Value
-from dflash_bench.report.changes import KEY_METRICS, key_changes, pooled_changes
+from dflash_bench.model import Better, Change, Comparison, Interval, RunMetrics, Sides, Statistic, Unit
+from dflash_bench.report.causes import CausePair, dry_causes, host_waits, paired, steps_of
+from dflash_bench.report.changes import change_texts, key_changes, pair_text, pooled_changes
+from dflash_bench.report.headline import comparison_headline
 from dflash_bench.report.sheets import (
-    MAX_RANKS_SHOWN,
+    MAX_CAUSES,
+    Detail,
     Report,
     Sheet,
     by_section,
     captured,
     cut,
+    first_warnings,
+    fitted,
     identity,
     left_out,
     main_ranges,
     warning_lines,
 )
 from dflash_bench.report.sides import run_metrics, run_rows, runs_note
-from dflash_bench.report.table_sheets import TRACING_COLUMNS, tracing_rows
-from dflash_bench.report.units import MISSING, milliseconds, rank_text, symbol, text
-from dflash_bench.report.verdicts import verdict_lines, verdict_sheet
+from dflash_bench.report.table_sheets import tracing_sheet
+from dflash_bench.report.units import MISSING, milliseconds, rank_text, readable, symbol, text
+from dflash_bench.report.verdicts import verdict_line, verdict_sheet
 from dflash_bench.stats.composition import composition
 from dflash_bench.stats.judgement import Judgements
 
 _ARROW = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NONE: ""}
-_CHANGE_COLUMNS = ("metric", "better", "base", "candidate", "difference", "ratio", "95 % interval", "unit", "n")
 _BY_RANK = (
-    "range.prepare_for_decode",
     "step.period",
+    "host.busy_per_step",
+    "gpu.dry_per_step",
     "step.lead",
     "alloc.step_share",
-    "sync.total_per_step",
     "dp.straggler_share",
 )
+_CAUSES_ON_SCREEN = 3
 
 
 def comparison_report(
-    comparison: Comparison,
-    *,
-    is_per_rank: bool | None = None,
-    is_brief: bool = False,
-    judgements: Judgements | None = None,
+    comparison: Comparison, judgements: Judgements | None = None, detail: Detail | None = None
 ) -> Report:
-    """Base against candidate.
+    """Base against candidate as closely as asked; verdicts are shown where there are any."""
+    sides, detail = comparison.sides, detail or Detail()
+    headline = comparison_headline(comparison, judgements)
+    warnings = list(warning_texts(comparison))
+    title = " → ".join(_name(runs) for _, runs in sides.named)
+    if detail.is_full:
+        return _full_report(comparison, judgements, detail, Report(title, headline.lines, (), tuple(warnings)))
+    if detail.is_close:
+        changes = [c for c in comparison.changes if detail.shows(c.metric, c.rank)]
+        sheets = [_changes_sheet(name, own) for name, own in by_section(changes, lambda c: c.metric)]
+        verdicts = [] if judgements is None else [verdict_sheet(judgements, detail)]
+        return Report(title, headline.lines, tuple(s for s in (*sheets, *verdicts) if s.rows))
+    lines = [*headline.lines, *_ranks_lines(comparison, judgements)]
+    if are_steps_unlike(comparison):
+        lines += kinds_lines(sides, ("base", "candidate"))
+    short = (_screen_sheet(comparison, judgements), _screen_causes(sides))
+    words = shlex.join(",".join(run.info.run for run in runs) for _, runs in sides.named)
+    following = (f"dflash-bench report {words}",)
+    shown = tuple(s for s in short if s.rows)
+    return fitted(Report(title, tuple(lines), shown, first_warnings(warnings), following))
 
-    ``is_per_rank``: None shows single ranks where there are at most four. ``is_brief``: the first sheets and what the
-    host was doing, without every metric.
-    """
-    base, candidate = comparison.base.info, comparison.candidate.info
-    num_ranks = len({*base.ranks, *candidate.ranks})
-    per_rank = num_ranks <= MAX_RANKS_SHOWN if is_per_rank is None else is_per_rank
-    chosen = comparison.changes if per_rank and num_ranks > 1 else pooled_changes(comparison)
-    changes = [c for c in chosen if not _is_full_coverage(c)]
-    sheets = {title: _changes_sheet(title, own) for title, own in by_section(changes, lambda c: c.metric)}
-    watched = KEY_METRICS if is_brief else None
-    verdicts = [] if judgements is None else [verdict_sheet(judgements, is_per_rank=per_rank, watched=watched)]
+
+# ── one screen ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _screen_sheet(comparison: Comparison, judgements: Judgements | None) -> Sheet:
+    """The figures that answer first."""
+    rows = []
+    for change in key_changes(comparison):
+        judged = judgements.find(change.metric, change.rank) if judgements else None
+        difference, span = change_texts(change)
+        name = f"{change.metric} {_ARROW[change.better]}".strip()
+        verdict = judged.verdict.value if judged else ""
+        rows.append((name, pair_text(change), difference or MISSING, span or MISSING, verdict))
+    columns = ("metric (better ↑↓)", "base → candidate", "change", "95 % interval", "verdict")
+    return Sheet("", columns, tuple(rows), (columns[0], "verdict"))
+
+
+def _screen_causes(sides: Sides) -> Sheet:
+    """The first rows of both cause tables, per step; of waits what made the GPU late, where that is told."""
+    rows = []
+    for what, table, is_harm in (("GPU dry in", dry_causes, False), ("wait in", host_waits, True)):
+        both = [(table(runs[0]), steps_of(runs[0])) for _, runs in sides.named]
+        pairs = [p for p in paired(both[0], both[1], is_harm=is_harm) if p.base_ns or p.candidate_ns]
+        rows.append([(f"{what} {p.cause.name}", *_per_step(p)) for p in pairs[:_CAUSES_ON_SCREEN]])
+    # in turns, so that a small screen has the first of both
+    mixed = tuple(row for both in zip_longest(*rows) for row in both if row)
+    return Sheet("", ("which code", "base a step", "candidate a step"), mixed, ("which code",))
+
+
+def _per_step(pair: CausePair) -> tuple[str, str]:
+    base, candidate, unit = readable(pair.base_ns, pair.candidate_ns, unit=Unit.NS)
+    return tuple(MISSING if not own else f"{own_text} {unit}" for own, own_text in (  # type: ignore[return-value]
+        (pair.base_ns, base), (pair.candidate_ns, candidate)
+    ))  # fmt: skip
+
+
+def _ranks_lines(comparison: Comparison, judgements: Judgements | None) -> Iterator[str]:
+    """How the ranks share in it, and who keeps the others waiting."""
+    ranked = [c for c in comparison.changes if c.metric == "step.period" and c.rank is not None and c.ratio is not None]
+    if len(ranked) < 2:
+        return
+    if judgements is not None:
+        verdicts = [j.verdict.value for c in ranked if (j := judgements.find(c.metric, c.rank)) is not None]
+        counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
+        worst = max(ranked, key=lambda c: c.ratio or 0.0)
+        yield f"step by rank: {counts}; rank {worst.rank} gained least, {pair_text(worst)} ({change_texts(worst)[0]})"
+    told = [line for run in (comparison.base, comparison.candidate) if (line := _straggler(run))]
+    if told:
+        yield f"last to agree: {' → '.join(told)}"
+
+
+def _straggler(run: RunMetrics) -> str:
+    shares = [(figure(m) or 0.0, m.rank) for m in run.metrics if m.name == "dp.straggler_share"]
+    tax = run.find("dp.agreement_tax", None)
+    if not shares:
+        return ""
+    share, rank = max(shares, key=lambda s: s[0])
+    cost = "" if tax is None else " ({} {} a step)".format(*readable(figure(tax), unit=Unit.NS))
+    return f"rank {rank} in {share:.0%}{cost}".replace("%", " %")
+
+
+# ── in full ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _full_report(comparison: Comparison, judgements: Judgements | None, detail: Detail, short: Report) -> Report:
     sides = comparison.sides
-    first = (_glance_sheet(comparison), _runs_sheet(sides), _ranks_sheet(comparison), *_cause_sheets(comparison))
-    # of runs with different kinds of steps, those of one kind are what can be compared
-    apart = (sheets[Chapter.KINDS],) if are_steps_unlike(comparison) else ()
-    last = (*verdicts, *(apart if is_brief else sheets.values()), _tracing_sheet(sides))
-    return Report(
-        title=" → ".join(_side(runs) for _, runs in sides.named),
-        lines=(
-            f"base: {identity(base)}; {captured(base)}",
-            f"candidate: {identity(candidate)}; {captured(candidate)}",
-            *([note] if (note := runs_note(sides)) else []),
-            *kinds_lines(sides, ("base", "candidate")),
-            *(verdict_lines(judgements) if judgements else ()),
-            *_straggler_lines(comparison),
-            *_tracing_lines(sides),
-        ),
-        sheets=tuple(s for s in (*first, *last) if s.rows),
-        warnings=tuple(warning_texts(comparison)),
+    infos = comparison.base.info, comparison.candidate.info
+    num_ranks = len({rank for info in infos for rank in info.ranks})
+    is_ranked = detail.is_ranked(num_ranks)
+    chosen = comparison.changes if is_ranked and num_ranks > 1 else pooled_changes(comparison)
+    changes = [c for c in chosen if not _is_full_coverage(c)]
+    verdicts = [] if judgements is None else [verdict_sheet(judgements, detail, is_per_rank=is_ranked)]
+    sheets = (
+        _screen_sheet(comparison, judgements),
+        _runs_sheet(sides),
+        _ranks_sheet(comparison),
+        *_cause_sheets(sides),
+        *verdicts,
+        *(_changes_sheet(title, own) for title, own in by_section(changes, lambda c: c.metric)),
+        tracing_sheet([run for _, runs in sides.named for run in runs]),
     )
+    lines = (
+        *short.lines,
+        *(f"{side}: {identity(i)}; {captured(i)}" for side, i in zip(("base", "candidate"), infos, strict=True)),
+        *([note] if (note := runs_note(sides)) else []),
+        *kinds_lines(sides, ("base", "candidate")),
+        *([verdict_line(judgements)] if judgements else []),
+        *_ranks_lines(comparison, judgements),
+        *_tracing_lines(sides),
+    )
+    return Report(short.title, lines, tuple(s for s in sheets if s.rows), short.warnings)
 
 
 def are_steps_unlike(comparison: Comparison) -> bool:
@@ -95,12 +177,6 @@ def kinds_lines(sides: Sides, names: tuple[str, str]) -> Iterator[str]:
     yield "kinds of steps: " + "; ".join(f"{n} {each or 'not told'}" for n, each in zip(names, told, strict=True))
 
 
-def _glance_sheet(comparison: Comparison) -> Sheet:
-    """The figures that matter most."""
-    rows = [(c.metric, _ARROW[c.better], *_figures(c)) for c in key_changes(comparison)]
-    return Sheet("At a glance", _CHANGE_COLUMNS, tuple(rows), left=("metric", "unit"))
-
-
 def _is_full_coverage(change: Change) -> bool:
     """Whether it only says that nothing is missing on either side."""
     full = 0.0 if change.statistic is Statistic.VALUE else 1.0
@@ -109,7 +185,7 @@ def _is_full_coverage(change: Change) -> bool:
 
 
 def warning_texts(comparison: Comparison) -> Iterator[str]:
-    """Everything a reader must know of the comparison and of every run, as lines."""
+    """Everything a reader must know of the comparison and of every run, as lines, the comparison's first."""
     yield from warning_lines(comparison.findings)
     for side, runs in comparison.sides.named:
         for run in runs:
@@ -117,7 +193,7 @@ def warning_texts(comparison: Comparison) -> Iterator[str]:
             yield from (f"{where}: {line}" for line in warning_lines(run.findings))
 
 
-def _side(runs: Sequence[RunMetrics]) -> str:
+def _name(runs: Sequence[RunMetrics]) -> str:
     info = runs[0].info
     if len(runs) > 1:
         return f"{info.arm or info.run} ({len(runs)} runs)"
@@ -136,7 +212,7 @@ def _changes_sheet(title: str, changes: Sequence[Change]) -> Sheet:
         for name, same in groupby(shown, lambda c: c.metric)
         for k, c in enumerate(same)
     ]
-    columns = ("metric", "better", "rank", "base", "candidate", "difference", "ratio", "95 % interval", "unit", "n")
+    columns = ("metric", "better", "rank", "base", "candidate", "unit", "difference", "change", "95 % interval", "n")
     rest = len({c.metric for c in changes}) - len({c.metric for c in shown})
     return Sheet(title, columns, tuple(rows), left=("metric", "unit"), note=left_out(rest))
 
@@ -147,18 +223,21 @@ def _weight(c: Change) -> float:
 
 
 def _figures(c: Change) -> tuple[str, ...]:
+    difference = text(c.difference, c.unit, is_signed=True)
+    share, _ = change_texts(c)
     return (
         text(c.base, c.unit),
         text(c.candidate, c.unit),
-        text(c.difference, c.unit, is_signed=True),
-        MISSING if c.ratio is None else f"{c.ratio:,.3f}",
-        _interval(c.interval, c.unit),
         symbol(c.unit),
+        f"{difference} points" if c.unit is Unit.FRACTION and c.difference is not None else difference,
+        share if share.endswith("%") else MISSING,
+        _interval(c.interval, c.unit),
         f"{c.base_n:,}" if c.base_n == c.candidate_n else f"{c.base_n:,} / {c.candidate_n:,}",
     )
 
 
 def _interval(found: Interval | None, unit: Unit) -> str:
+    """An interval of a difference, in the display unit."""
     if found is None:
         return MISSING
     return f"{text(found.low, unit, is_signed=True)} … {text(found.high, unit, is_signed=True)}"
@@ -193,40 +272,19 @@ def _ranks_sheet(comparison: Comparison) -> Sheet:
     names = [name for name in _BY_RANK if any((name, rank) in found for rank in ranks)]
     if len(ranks) < 2:
         return Sheet("", (), ())
-    rows = [(str(rank), *(_cell(found.get((name, rank))) for name in names)) for rank in ranks]
-    columns = ("rank", *(_heading(name) for name in names))
-    return Sheet("Ranks side by side (base → candidate)", columns, tuple(rows))
-
-
-def _cell(change: Change | None) -> str:
-    if change is None:
-        return MISSING
-    return f"{text(change.base, change.unit)} → {text(change.candidate, change.unit)}"
-
-
-def _straggler_lines(comparison: Comparison) -> Iterator[str]:
-    for run, side in ((comparison.base, "base"), (comparison.candidate, "candidate")):
-        shares = [(figure(m) or 0.0, m.rank) for m in run.metrics if m.name == "dp.straggler_share"]
-        alloc, tax = run.find("dp.alloc_on_critical_path", None), run.find("dp.agreement_tax", None)
-        if not shares or alloc is None or tax is None:
-            continue
-        share, rank = max(shares, key=lambda s: s[0])
-        yield (
-            f"{side} straggler: rank {rank}, last in {share:.1%} of {alloc.n:,} steps; in {figure(alloc):.1%} the last"
-            f" rank had allocated; it costs the others {text(figure(tax), Unit.NS)} µs a step (median)"
-        )
-
-
-def _tracing_sheet(sides: Sides) -> Sheet:
-    """Step p50 with the recorder and without any, of all runs that were made both ways, by the loop's own clock."""
-    rows = [row for _, runs in sides.named for run in runs for row in tracing_rows(run)]
-    note = "each from one pair of runs: the drift of the machine between them is in the ratio"
-    return Sheet("What tracing cost", TRACING_COLUMNS, tuple(rows), left=("arm", "recorder"), note=note)
+    rows = [
+        (str(rank), *(pair_text(c) if (c := found.get((name, rank))) else MISSING for name in names)) for rank in ranks
+    ]
+    return Sheet("Ranks side by side (base → candidate)", ("rank", *names), tuple(rows))
 
 
 def _tracing_lines(sides: Sides) -> Iterator[str]:
     """Where there is nothing to say about the cost of tracing, that."""
-    without = {side: runs for side, runs in sides.named if not any(tracing_rows(run) for run in runs)}
+    without = {
+        side: runs
+        for side, runs in sides.named
+        if not any(table.name == "tracing.cost" and table.rows for run in runs for table in run.tables)
+    }
     # only the built-in loop can be run again without a tool
     is_own = any("steps_asked" in run.info.settings for runs in without.values() for run in runs)
     if without:
@@ -234,29 +292,26 @@ def _tracing_lines(sides: Sides) -> Iterator[str]:
         yield f"tracing cost not measured{whose}" + (": run with --unprofiled" if is_own else "")
 
 
-def _cause_sheets(comparison: Comparison) -> Iterator[Sheet]:
-    """The cause tables of both runs side by side, pooled over ranks, in order of the larger total."""
-    for name, words, title in (
-        ("stall.by_cause", ("cause",), "What the host did when the GPU ran dry"),
-        ("sync.by_range", ("range path", "call"), "Which code made the host wait"),
+def _cause_sheets(sides: Sides) -> Iterator[Sheet]:
+    """The cause tables of both sides beside each other, over all ranks, in order of the larger total."""
+    for title, table, words in (
+        ("What the host did while the GPU was dry", dry_causes, ("cause",)),
+        ("Which code made the host wait", host_waits, ("range path", "call")),
     ):
-        sides = [_totals(run, name, len(words)) for run in (comparison.base, comparison.candidate)]
-        keys = sorted({*sides[0], *sides[1]}, key=lambda k: (-max(side.get(k, (0, 0))[1] for side in sides), k))
-        rows = tuple((*key, *(cell for side in sides for cell in _pair(side.get(key)))) for key in keys)
+        both = [(table(runs[0]), 1) for _, runs in sides.named]
+        rows = []
+        for pair in paired(both[0], both[1]):
+            names = (pair.cause.where, pair.cause.call)[: len(words)]
+            cells = [
+                cell
+                for c in (pair.base, pair.candidate)
+                for cell in ((MISSING, MISSING) if c is None else (f"{c.count:,}", milliseconds(c.total_ns)))
+            ]
+            late = [
+                MISSING if c is None or c.late_ns is None else milliseconds(c.late_ns)
+                for c in (pair.base, pair.candidate)
+            ]
+            rows.append((*names, *cells, *(late if len(words) == 2 else [])))
         columns = (*words, "base count", "base ms", "candidate count", "candidate ms")
-        yield cut(Sheet(f"{title} ({name})", columns, rows, words))
-
-
-def _totals(run: RunMetrics, name: str, width: int) -> dict[tuple[str, ...], tuple[int, int]]:
-    """Pooled rows of a cause table: label → (count, total ns)."""
-    rows = [row for table in run.tables if table.name == name for row in table.rows if row[0] is None]
-    return {tuple(str(v) for v in row[1 : 1 + width]): (_int(row[1 + width]), _int(row[2 + width])) for row in rows}
-
-
-def _int(value: Value) -> int:
-    assert isinstance(value, int)
-    return value
-
-
-def _pair(found: tuple[int, int] | None) -> tuple[str, str]:
-    return (MISSING, MISSING) if found is None else (f"{found[0]:,}", milliseconds(found[1]))
+        columns += ("base made GPU late ms", "candidate made GPU late ms") if len(words) == 2 else ()
+        yield cut(Sheet(title, columns, tuple(rows), words), MAX_CAUSES)

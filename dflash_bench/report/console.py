@@ -14,25 +14,28 @@ from rich.text import Text
 from dflash_bench.report.sheets import Report, Sheet
 from dflash_bench.report.units import plain
 
-MIN_WORDS = 24
+_MIN_WORDS = 24
 """Columns that a column of words may be folded into; in fewer, a name or a sentence becomes a tower of syllables."""
 
-GAP = 2
+_GAP = 2
 
 
 def show(report: Report, console: Console) -> None:
-    """Print a report."""
-    console.print(Text(plain(report.title), style="bold"))
+    """Print a report: the answer, what to know before the figures, the figures, what to type next."""
+    width = min(console.width, report.width or console.width)
+    console.print(Text(plain(report.title), style="bold"), width=width)
     for line in report.lines:
-        console.print(Text(plain(line)))
+        console.print(Text(plain(line)), width=width)
+    for warning in report.warnings:
+        console.print(Text(f"! {plain(warning)}", style="yellow"), width=width)
     for sheet in report.sheets:
         console.print()
-        console.print(rendered(sheet))
-    if report.warnings:
-        console.print()
-        console.print(Text(f"Warnings ({len(report.warnings)})", style="bold yellow"))
-        for warning in report.warnings:
-            console.print(Text(f"• {plain(warning)}", style="yellow"))
+        console.print(rendered(sheet), width=width)
+    for k, command in enumerate(report.following):
+        if k == 0:
+            console.print()
+        # whole, whatever its length: it is there to be copied
+        console.print(Text(f"next: {plain(command)}"), soft_wrap=True)
 
 
 def rendered(sheet: Sheet) -> RenderableType:
@@ -48,26 +51,30 @@ class _Shown:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if _needed_width(self.sheet) <= options.max_width:
+            # the title of a table is wrapped to the table, which can be narrower than its title
+            yield from _title(self.sheet)
             yield _table(self.sheet)
         else:
-            yield Text(self.sheet.title, style="bold")
+            yield from _title(self.sheet)
             yield from _paragraphs(self.sheet, options.max_width)
         if self.sheet.note:
             yield Text(self.sheet.note, style="dim")
 
 
 def _needed_width(sheet: Sheet) -> int:
-    """Of a table that shows every figure whole and folds words no further than `MIN_WORDS`."""
+    """Of a table that shows every figure whole and folds words no further than `_MIN_WORDS`."""
     cells = zip(*(sheet.columns, *sheet.rows), strict=True)
     widths = [max(cell_len(plain(cell)) for cell in column) for column in cells]
-    kept = (min(w, MIN_WORDS) if c in sheet.left else w for c, w in zip(sheet.columns, widths, strict=True))
-    return sum(kept) + GAP * (len(widths) - 1)
+    kept = (min(w, _MIN_WORDS) if c in sheet.left else w for c, w in zip(sheet.columns, widths, strict=True))
+    return sum(kept) + _GAP * (len(widths) - 1)
+
+
+def _title(sheet: Sheet) -> list[Text]:
+    return [Text(sheet.title, style="bold")] if sheet.title else []
 
 
 def _table(sheet: Sheet) -> RichTable:
-    table = RichTable(
-        title=Text(sheet.title, style="bold"), title_justify="left", box=None, pad_edge=False, header_style="dim"
-    )
+    table = RichTable(box=None, pad_edge=False, header_style="dim")
     for column in sheet.columns:
         is_word = column in sheet.left
         table.add_column(Text(column), justify="left" if is_word else "right", no_wrap=not is_word, overflow="fold")
@@ -85,8 +92,8 @@ def _paragraphs(sheet: Sheet, width: int) -> Iterator[RenderableType]:
             heading = first if sheet.columns[0] in sheet.left else f"{sheet.columns[0]} {first}"
             yield Text(plain(heading))
         pairs = [(column, plain(cell)) for column, cell in zip(sheet.columns[1:], rest, strict=True) if cell]
-        for line in _filled(pairs, width - GAP):
-            yield Padding(line, (0, 0, 0, GAP), expand=False)
+        for line in _filled(pairs, width - _GAP):
+            yield Padding(line, (0, 0, 0, _GAP), expand=False)
 
 
 def _filled(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[Text]:
@@ -94,9 +101,9 @@ def _filled(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[Text]:
     line = Text()
     for column, cell in pairs:
         pair = Text.assemble((column, "dim"), " ", cell)
-        if line and line.cell_len + GAP + pair.cell_len > width:
+        if line and line.cell_len + _GAP + pair.cell_len > width:
             yield line
             line = Text()
-        line = Text(" " * GAP).join([line, pair]) if line else pair
+        line = Text(" " * _GAP).join([line, pair]) if line else pair
     if line:
         yield line

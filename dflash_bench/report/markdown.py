@@ -11,9 +11,9 @@ def markdown(report: Report) -> str:
     blocks = [f"# {escaped(report.title)}"]
     if report.lines:
         blocks.append("\n".join(f"- {escaped(' '.join(line.split()))}" for line in report.lines))
-    blocks += [_table(sheet) for sheet in report.sheets]
     if report.warnings:
-        blocks.append("## Warnings\n\n" + "\n".join(f"- {escaped(w)}" for w in report.warnings))
+        blocks.append("\n".join(f"- ⚠ {escaped(w)}" for w in report.warnings))
+    blocks += [_table(sheet) for sheet in report.sheets]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -22,7 +22,8 @@ def _table(sheet: Sheet) -> str:
     rule = "|" + "|".join(":--" if c in sheet.left else "--:" for c in sheet.columns) + "|"
     rows = ["| " + " | ".join(escaped(cell) for cell in row) + " |" for row in sheet.rows]
     note = f"\n\n{escaped(sheet.note)}" if sheet.note else ""
-    return f"## {escaped(sheet.title)}\n\n" + "\n".join([head, rule, *rows]) + note
+    title = f"## {escaped(sheet.title)}\n\n" if sheet.title else ""
+    return title + "\n".join([head, rule, *rows]) + note
 
 
 def escaped(value: str) -> str:

@@ -1,43 +1,103 @@
-"""The report of one run."""
+"""The report of one run: on one screen, or in full."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 
+from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.summary import figure, summarise
 from dflash_bench.model import Metric, RunMetrics, Statistic, Unit
+from dflash_bench.report.causes import dry_causes, host_waits, steps_of
+from dflash_bench.report.changes import KEY_METRICS
+from dflash_bench.report.headline import run_headline
 from dflash_bench.report.sheets import (
-    MAX_RANKS_SHOWN,
+    Detail,
     Report,
     Sheet,
     by_section,
     captured,
+    first_warnings,
+    fitted,
     identity,
     left_out,
     main_ranges,
     warning_lines,
 )
+from dflash_bench.report.sides import pooled
 from dflash_bench.report.table_sheets import table_sheets
-from dflash_bench.report.units import milliseconds, rank_text, symbol, text
+from dflash_bench.report.units import milliseconds, percent, rank_text, readable, symbol, text
+
+_CAUSES_ON_SCREEN = 3
 
 
-def run_report(run: RunMetrics, *, is_per_rank: bool | None = None) -> Report:
-    """The metrics of one run. ``is_per_rank``: None shows single ranks where there are at most four."""
-    info = run.info
-    per_rank = len(info.ranks) <= MAX_RANKS_SHOWN if is_per_rank is None else is_per_rank
-    shown = [m for m in run.metrics if per_rank or m.rank is None or m.name.startswith(("dp.straggler", "clock."))]
-    if len(info.ranks) == 1:
+def run_report(run: RunMetrics, detail: Detail | None = None, reading: Reading | None = None) -> Report:
+    """The metrics of one run, as closely as asked."""
+    detail, info = detail or Detail(), run.info
+    headline = run_headline(run, reading)
+    warnings = warning_lines(run.findings)
+    if detail.is_full or detail.is_close:
+        is_ranked = detail.is_ranked(len(info.ranks)) or detail.is_close
+        sheets = [_metrics_sheet(title, own) for title, own in by_section(_shown(run, detail, is_ranked), _name)]
+        tables = table_sheets(run) if detail.is_full else []
+        lines = (*headline.lines, identity(info), captured(info)) if detail.is_full else headline.lines
+        return Report(info.run, lines, tuple(s for s in (*sheets, *tables) if s.rows), tuple(warnings))
+    short = tuple(s for s in (_screen_sheet(run), _screen_causes(run)) if s.rows)
+    following = (f"dflash-bench report {shlex.quote(info.run)}",)
+    return fitted(Report(info.run, headline.lines, short, first_warnings(warnings), following))
+
+
+def _name(metric: Metric) -> str:
+    return metric.name
+
+
+def _shown(run: RunMetrics, detail: Detail, is_ranked: bool) -> list[Metric]:
+    found = [m for m in run.metrics if is_ranked or m.rank is None or m.name.startswith(("dp.straggler", "clock."))]
+    if len(run.info.ranks) == 1:
         # pooled over one rank is that rank
-        ranked = {m.name for m in shown if m.rank is not None}
-        shown = [m for m in shown if m.rank is not None or m.name not in ranked]
-    sheets = [_metrics_sheet(title, own) for title, own in by_section(shown, lambda m: m.name)]
-    return Report(
-        title=f"{info.run}: {identity(info)}",
-        lines=(captured(info),),
-        sheets=tuple(s for s in (*sheets, *table_sheets(run)) if s.rows),
-        warnings=tuple(warning_lines(run.findings)),
-    )
+        ranked = {m.name for m in found if m.rank is not None}
+        found = [m for m in found if m.rank is not None or m.name not in ranked]
+    return [m for m in found if detail.shows(m.name, m.rank)]
+
+
+def _screen_sheet(run: RunMetrics) -> Sheet:
+    """The figures that answer first, over all ranks."""
+    found = [m for name in KEY_METRICS if (m := pooled(run, name)) is not None]
+    rows = tuple((m.name, *_readable(m)) for m in found)
+    return Sheet("", ("metric", "n", "p50 / value", "p90", "p99", "mean", "unit"), rows, ("metric", "unit"))
+
+
+def _readable(metric: Metric) -> tuple[str, ...]:
+    found = summarise(metric)
+    if found is None or metric.statistic is Statistic.VALUE or metric.unit is not Unit.NS:
+        value, unit = readable(figure(metric), unit=metric.unit)
+        return f"{metric.n:,}", value, "", "", "", unit
+    return (f"{found.n:,}", *readable(found.p50, found.p90, found.p99, found.mean, unit=metric.unit))
+
+
+def _screen_causes(run: RunMetrics) -> Sheet:
+    """The first rows of both cause tables, in time per step."""
+    steps, rows = steps_of(run) or 1, []
+    for what, causes in (("GPU dry in", dry_causes(run)), ("wait in", host_waits(run))):
+        total = sum(c.total_ns for c in causes) or 1
+        rows.append(
+            [
+                (
+                    f"{what} {c.name}",
+                    _per_step(c.total_ns, steps),
+                    percent(c.total_ns / total, is_signed=False),
+                    "" if c.late_ns is None else _per_step(c.late_ns, steps),
+                )
+                for c in causes[:_CAUSES_ON_SCREEN]
+            ]
+        )
+    mixed = tuple(row for both in zip_longest(*rows) for row in both if row)
+    return Sheet("", ("which code", "a step", "of all such", "made the GPU late"), mixed, ("which code",))
+
+
+def _per_step(total_ns: int, steps: int) -> str:
+    return " ".join(readable(total_ns / steps, unit=Unit.NS))
 
 
 def _metrics_sheet(title: str, metrics: Sequence[Metric]) -> Sheet:

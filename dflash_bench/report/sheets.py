@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import groupby
+from textwrap import wrap
 from typing import TypeVar
 
 from dflash_bench.metrics.registry import Chapter, spec
@@ -30,12 +32,77 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A whole report: headline, lines of text, sheets, warnings."""
+    """A whole report: title, the lines that answer, what to know before reading figures, sheets, what to type next.
+
+    ``width``: columns that it was made for, however wide the terminal is.
+    """
 
     title: str
     lines: tuple[str, ...]
     sheets: tuple[Sheet, ...]
     warnings: tuple[str, ...] = ()
+    following: tuple[str, ...] = ()
+    width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How closely a reader looks. By default the answer and what it rests on, in one screen.
+
+    ``is_full``: everything; ``rank``: the figures of this rank; ``metric``: those whose name fits this shell pattern,
+    or holds it. ``is_per_rank``: with ``is_full``, each rank by itself; None: where there are at most four.
+    """
+
+    is_full: bool = False
+    rank: int | None = None
+    metric: str | None = None
+    is_per_rank: bool | None = None
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the reader asked for single metrics or a rank."""
+        return self.rank is not None or self.metric is not None
+
+    def shows(self, name: str, rank: int | None) -> bool:
+        """Whether a figure is among those asked for."""
+        is_named = self.metric is None or self.metric in name or fnmatchcase(name, self.metric)
+        return is_named and (self.rank is None or rank == self.rank)
+
+    def is_ranked(self, num_ranks: int) -> bool:
+        """Whether single ranks are shown beside the pooled figures."""
+        return num_ranks <= MAX_RANKS_SHOWN if self.is_per_rank is None else self.is_per_rank
+
+
+SCREEN = (100, 25)
+"""Columns and lines that the short form needs at most."""
+_MAX_WARNINGS = 2
+"""Warnings that the short form shows, the most important ones."""
+_MIN_ROWS = 3
+
+
+def first_warnings(lines: Sequence[str]) -> tuple[str, ...]:
+    """The first few warnings, each cut to its first statement, and how many more there are."""
+    shown = [_first_statement(line) for line in lines[:_MAX_WARNINGS]]
+    rest = len(lines) - len(shown)
+    if rest:
+        shown[-1] += f" (and {rest} more warning{'s' * (rest > 1)}: --full)"
+    return tuple(shown)
+
+
+def fitted(report: Report) -> Report:
+    """The report with as many rows as one screen holds; the longest table gives way first."""
+    texts = (report.title, *report.lines, *(f"! {w}" for w in report.warnings))
+    used = sum(len(wrap(text, SCREEN[0])) for text in texts) + 2 * len(report.sheets) + 2
+    rows = [len(sheet.rows) for sheet in report.sheets]
+    while sum(rows) > SCREEN[1] - used and max(rows) > _MIN_ROWS:
+        rows[max(range(len(rows)), key=lambda k: (rows[k], k))] -= 1
+    sheets = (replace(s, rows=s.rows[:num]) for s, num in zip(report.sheets, rows, strict=True))
+    return replace(report, sheets=tuple(sheets), width=SCREEN[0])
+
+
+def _first_statement(line: str, limit: int = 2 * SCREEN[0] - 50) -> str:
+    head, _, _ = line.partition("; ")
+    return head if len(head) <= limit else f"{head[: limit - 1]}…"
 
 
 def warning_text(finding: Finding) -> str:

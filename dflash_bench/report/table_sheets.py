@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dflash_bench.model import RunMetrics, Table, Unit, Value
 from dflash_bench.report.sheets import MAX_CAUSES, Sheet, cut
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, text
 
-Formatter = Callable[[Value], str]
+_Formatter = Callable[[Value], str]
 
 
 def _number(value: Value) -> float | None:
@@ -49,7 +49,7 @@ class _Layout:
     """How a result table is shown. Each column: heading and formatter; a column without one is left out."""
 
     title: str
-    columns: dict[str, tuple[str, Formatter]]
+    columns: dict[str, tuple[str, _Formatter]]
     is_pooled: bool
     limit: int = MAX_CAUSES
 
@@ -104,7 +104,9 @@ _LAYOUTS = {
         columns={
             "rank": ("rank", _rank),
             "recorder": ("recorder", str),
+            "traced_steps": ("steps traced", _count),
             "traced_p50_ns": ("step p50 traced µs", _us),
+            "untraced_steps": ("steps untraced", _count),
             "untraced_p50_ns": ("untraced µs", _us),
             "ratio": ("ratio", _ratio),
             "range_cost_ns": ("ns a range", _ns),
@@ -115,24 +117,19 @@ _LAYOUTS = {
 }
 
 
-def tracing_rows(run: RunMetrics) -> list[tuple[str, ...]]:
-    """What tracing cost a run, pooled over its ranks, as cells below `TRACING_COLUMNS`; no row where it has none."""
-    found = [row for table in run.tables if table.name == "tracing.cost" for row in table.rows if row[0] is None]
-    return [
-        (
-            run.info.arm or MISSING,
-            str(recorder),
-            _us(traced),
-            _us(untraced),
-            _ratio(ratio),
-            _ns(range_cost),
-            f"{_count(num_traced)} / {_count(num_untraced)}",
-        )
-        for _, recorder, num_traced, traced, num_untraced, untraced, ratio, range_cost in found
-    ]
-
-
-TRACING_COLUMNS = ("arm", "recorder", "step p50 traced µs", "untraced µs", "ratio", "ns a range", "n")
+def tracing_sheet(runs: Sequence[RunMetrics]) -> Sheet:
+    """Step p50 with the recorder and without any, over all ranks, of the runs that were made both ways."""
+    rows = []
+    for run in runs:
+        for table in (t for t in run.tables if t.name == "tracing.cost"):
+            for row in (dict(zip(table.columns, r, strict=True)) for r in table.rows if r[0] is None):
+                cells = (
+                    shown(row[name]) for name, (_, shown) in _LAYOUTS[table.name].columns.items() if name != "rank"
+                )
+                rows.append((run.info.arm or MISSING, *cells))
+    headings = (heading for name, (heading, _) in _LAYOUTS["tracing.cost"].columns.items() if name != "rank")
+    note = "each from one pair of runs: the drift of the machine between them is in the ratio"
+    return Sheet("What tracing cost", ("arm", *headings), tuple(rows), ("arm", "recorder"), note)
 
 
 def table_sheets(run: RunMetrics) -> list[Sheet]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,10 @@ from dflash_bench.profile import Profile
 from dflash_bench.report.gpu_work import GpuWork, gpu_work
 from dflash_bench.report.units import symbol, text
 
-MAX_BARS = 400
-"""Bars of one kind that one timeline draws; of more, the longest are drawn and the rest is counted."""
+MAX_BARS = 300
+"""Bars of one kind that one step draws; of more, the longest are drawn and the rest is counted."""
+_MAX_BARS_IN_ALL = 15_000
+"""Bars of one kind over all steps of a page: many ranks share them."""
 
 
 class BarKind(StrEnum):
@@ -31,6 +34,7 @@ class BarKind(StrEnum):
     WAIT = "host wait"
     LAUNCH = "launch"
     CALL = "other API call"
+    DRY = "GPU dry"
     GPU = "GPU work"
 
 
@@ -51,7 +55,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class _Flow:
     """A launch and the GPU work that it queued, each a (track, instant), ns after the step's start."""
 
     from_track: int
@@ -75,18 +79,37 @@ class StepWindow:
     length_ns: int
     tracks: tuple[str, ...]
     bars: tuple[Bar, ...]
-    flows: tuple[Flow, ...]
+    flows: tuple[_Flow, ...]
     num_left_out: int
     waits: tuple[Bar, ...] = ()
     num_gpu_work: int = 0
+
+    @property
+    def dry_ns(self) -> int:
+        """Time during which no GPU work ran and none was queued."""
+        return sum(bar.length_ns for bar in self.bars if bar.kind is BarKind.DRY)
 
     @property
     def waited_ns(self) -> int:
         """Time of the host waits."""
         return sum(bar.length_ns for bar in self.waits)
 
+    @property
+    def words(self) -> str:
+        """The step in one sentence."""
+        dry, waited = self.dry_ns, self.waited_ns
+        parts = [f"step {self.step:,} of {self.num_steps:,}, {_us(self.length_ns)} long", f"GPU dry {_us(dry)}"]
+        longest = f", the longest {self.waits[0].name} of {_us(self.waits[0].length_ns)}" if self.waits else ""
+        parts.append(f"{len(self.waits):,} host wait{'s' * (len(self.waits) != 1)}, {_us(waited)}{longest}")
+        parts.append(f"{self.num_gpu_work:,} piece{'s' * (self.num_gpu_work != 1)} of GPU work")
+        if self.num_left_out:
+            parts.append(f"the {self.num_left_out:,} shortest bars are not drawn")
+        return "; ".join(parts)
 
-def step_windows(profile: Profile, rank: int, reading: Reading | None = None) -> tuple[StepWindow, ...]:
+
+def step_windows(
+    profile: Profile, rank: int, reading: Reading | None = None, max_bars: int = MAX_BARS
+) -> tuple[StepWindow, ...]:
     """The median and the longest step of a rank; nothing where the rank has no steps."""
     reading = reading or Reading()
     for process in profile.info.processes_of(rank):
@@ -94,11 +117,11 @@ def step_windows(profile: Profile, rank: int, reading: Reading | None = None) ->
         steps, _ = find_steps(events.ranges, rank, reading)
         if len(steps):
             work = gpu_work(profile, events)
-            return tuple(_window(title, index, steps, events, work) for title, index in chosen(steps))
+            return tuple(_window(t, k, steps, events, work, max_bars) for t, k in _median_and_longest(steps))
     return ()
 
 
-def chosen(steps: Steps) -> tuple[tuple[str, int], ...]:
+def _median_and_longest(steps: Steps) -> tuple[tuple[str, int], ...]:
     """The step whose length is nearest to the median, and the longest; of equals the earliest."""
     length = steps.end - steps.start
     return (
@@ -107,10 +130,10 @@ def chosen(steps: Steps) -> tuple[tuple[str, int], ...]:
     )
 
 
-def lanes(start: IntArray, end: IntArray) -> list[int]:
-    """A lane for each interval, ascending by start, so that no two overlap in one: inner ones lie below their outer."""
+def depths(start: IntArray, end: IntArray) -> list[int]:
+    """A depth for each interval, ascending by start, so that no two overlap at one: inner lie below outer."""
     found: list[int] = []
-    busy: list[int] = []  # end of the last interval on each lane that is still open
+    busy: list[int] = []  # end of the last interval on each depth that is still open
     for begin, stop in zip(start.tolist(), end.tolist(), strict=True):
         while busy and busy[-1] <= begin:
             busy.pop()
@@ -119,7 +142,7 @@ def lanes(start: IntArray, end: IntArray) -> list[int]:
     return found
 
 
-def _window(title: str, index: int, steps: Steps, events: ProcessEvents, work: GpuWork) -> StepWindow:
+def _window(title: str, index: int, steps: Steps, events: ProcessEvents, work: GpuWork, max_bars: int) -> StepWindow:
     begin, stop = int(steps.start[index]), int(steps.end[index])
     tracks: dict[str, int] = {}
     ranges = events.ranges[(events.ranges.start < stop) & (events.ranges.end > begin)]
@@ -127,8 +150,9 @@ def _window(title: str, index: int, steps: Steps, events: ProcessEvents, work: G
     queued = (work.launch != NONE) & (work.launched_at >= begin) & (work.launched_at < stop)
     shown = work[queued | ((work.start < stop) & (work.end > begin))]
     host = [*_range_bars(ranges, begin, tracks), *_call_bars(calls, work.launches, begin, tracks)]
+    dry = list(_dry_bars(work, ranges, calls, steps.domain, (begin, stop), tracks))
     gpu = list(_gpu_bars(shown, begin, tracks))
-    kept, left_out = _longest([*host, *gpu])
+    kept, left_out = _longest([*host, *dry, *gpu], max_bars)
     return StepWindow(
         title=title,
         rank=events.process.rank,
@@ -148,11 +172,11 @@ def _longest_first(bars: Iterable[Bar]) -> list[Bar]:
     return sorted(bars, key=lambda bar: -bar.length_ns)
 
 
-def _longest(bars: Sequence[Bar]) -> tuple[list[Bar], int]:
+def _longest(bars: Sequence[Bar], max_bars: int) -> tuple[list[Bar], int]:
     kept: list[Bar] = []
     for kind in BarKind:
         same = _longest_first(b for b in bars if b.kind is kind)
-        kept += sorted(same[:MAX_BARS], key=lambda b: b.start_ns)
+        kept += sorted(same[:max_bars], key=lambda b: b.start_ns)
     return kept, len(bars) - len(kept)
 
 
@@ -168,7 +192,7 @@ def _track(tracks: dict[str, int], name: str) -> int:
 def _range_bars(ranges: Ranges, begin: int, tracks: dict[str, int]) -> Iterator[Bar]:
     for thread, name in _thread_names(ranges.thread).items():
         own = ranges[ranges.thread == thread]
-        depth = lanes(own.start, own.end)
+        depth = depths(own.start, own.end)
         place = [_track(tracks, f"{name} ranges {level + 1}") for level in range(max(depth, default=0) + 1)]
         for k, title in enumerate(own.name.text()):
             yield Bar(BarKind.RANGE, place[depth[k]], title, int(own.start[k]) - begin, int(own.end[k]) - begin)
@@ -192,6 +216,28 @@ def _call_bars(calls: ApiCalls, launches: Launches, begin: int, tracks: dict[str
             yield Bar(kind, place, calls.name.values[calls.name.codes[k]], start - begin, end - begin, detail)
 
 
+def _dry_bars(
+    work: GpuWork, ranges: Ranges, calls: ApiCalls, domain: str, step: tuple[int, int], tracks: dict[str, int]
+) -> Iterator[Bar]:
+    """While no work ran, up to the call that launched what ended it, on all streams together: who is to blame."""
+    order = np.argsort(work.start, kind="stable")
+    start, launch = work.start[order], work.launch[order]
+    before = np.maximum.accumulate(work.end[order])[:-1]
+    launched = work.launched_at[order][1:]
+    until = np.minimum(launched, start[1:])
+    found = (before < until) & (launch[1:] != NONE) & (until > step[0]) & (before < step[1])
+    for k in np.flatnonzero(found).tolist():
+        begin, end = int(before[k]), int(until[k])
+        middle, thread = (begin + end) // 2, int(work.launches.thread[launch[k + 1]])
+        held = (ranges.thread == thread) & (ranges.start <= middle) & (middle < ranges.end)
+        held &= np.array([d == domain for d in ranges.domain.text()], bool)
+        called = (calls.thread == thread) & (calls.start <= middle) & (middle < calls.end)
+        names = [ranges[held].name.text()[-1:] or ["outside steps"], calls[called].name.text()[-1:] or ["CPU work"]]
+        yield Bar(
+            BarKind.DRY, _track(tracks, "GPU dry"), " · ".join(n[0] for n in names), begin - step[0], end - step[0]
+        )
+
+
 def _gpu_bars(work: GpuWork, begin: int, tracks: dict[str, int]) -> Iterator[Bar]:
     for row in np.lexsort((work.start, work.stream, work.device)).tolist():
         place = _track(tracks, _stream_name(work, row))
@@ -204,14 +250,67 @@ def _stream_name(work: GpuWork, row: int) -> str:
     return f"GPU {work.device[row]} stream {work.stream[row]}"
 
 
-def _flows(work: GpuWork, begin: int, stop: int, tracks: dict[str, int]) -> Iterator[Flow]:
+def _flows(work: GpuWork, begin: int, stop: int, tracks: dict[str, int]) -> Iterator[_Flow]:
     threads = _thread_names(work.launches.thread)
     for row in np.flatnonzero(work.launch != NONE).tolist():
         at = int(work.launched_at[row])
         source = tracks.get(f"{threads[int(work.launches.thread[work.launch[row]])]} CUDA calls")
         if begin <= at < stop and source is not None:
-            yield Flow(source, at - begin, tracks[_stream_name(work, row)], int(work.start[row]) - begin)
+            yield _Flow(source, at - begin, tracks[_stream_name(work, row)], int(work.start[row]) - begin)
 
 
 def _us(value_ns: int) -> str:
     return f"{text(value_ns, Unit.NS)} {symbol(Unit.NS)}"
+
+
+# ── for the page ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def timeline_document(
+    sides: Sequence[tuple[str, Profile]], ranks: Sequence[int], first: int, reading: Reading | None = None
+) -> dict[str, Any] | None:
+    """The median and the longest step of each rank of each side, as the page's script draws them; None without any.
+
+    Names stand once, in ``names``; a bar is [kind, track, name, start, length, detail], a line from a launch to its
+    work [track, instant, track, instant], times in ns after the step's start. ``first`` is the rank shown first.
+    """
+    max_bars = min(MAX_BARS, _MAX_BARS_IN_ALL // (4 * max(len(ranks) * len(sides), 1)))
+    names: dict[str, int] = {}
+    found = [
+        {
+            "name": name,
+            "ranks": {
+                rank: [window_document(w, names) for w in windows]
+                for rank in ranks
+                if (windows := step_windows(profile, rank, reading, max_bars))
+            },
+        }
+        for name, profile in sides
+    ]
+    if not any(side["ranks"] for side in found):
+        return None
+    return {"sides": found, "first": first, "kinds": [str(kind) for kind in BarKind], "names": list(names)}
+
+
+def window_document(window: StepWindow, names: dict[str, int]) -> dict[str, Any]:
+    """One step as the page's script draws it; what it names goes into ``names``."""
+
+    def name(text: str) -> int:
+        return names.setdefault(text[:_MAX_NAME], len(names))
+
+    kinds = list(BarKind)
+    return {
+        "title": window.title,
+        "words": window.words,
+        "length": window.length_ns,
+        "tracks": window.tracks,
+        "bars": [
+            [kinds.index(b.kind), b.track, name(b.name), b.start_ns, b.length_ns]
+            + ([name(b.detail)] if b.detail else [])
+            for b in window.bars
+        ],
+        "flows": [[f.from_track, f.from_ns, f.to_track, f.to_ns] for f in window.flows[:MAX_BARS]],
+    }
+
+
+_MAX_NAME = 120

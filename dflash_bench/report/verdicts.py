@@ -3,54 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from dflash_bench.report.sheets import Sheet
-from dflash_bench.report.units import MISSING, rank_text, symbol, text
+from dflash_bench.report.sheets import Detail, Sheet
+from dflash_bench.report.units import MISSING, rank_text, symbol, text, with_unit
 from dflash_bench.stats.judgement import Judgement, Judgements, Verdict
 
-_ORDER = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE)
+_FIRST = ("regressed", "improved", "inconclusive")
+_ORDER = (*map(Verdict, _FIRST), *(v for v in Verdict if v not in _FIRST))
 
 
-def verdict_lines(judgements: Judgements) -> Iterator[str]:
+def verdict_line(judgements: Judgements) -> str:
     """How many of each, and how they were reached."""
-    counts = (f"{len(judgements.of(verdict))} {verdict}" for verdict in (*_ORDER, Verdict.UNCHANGED))
-    yield f"verdicts: {', '.join(counts)}; {judgements.method}"
+    counts = ", ".join(f"{len(found)} {verdict}" for verdict in _ORDER if (found := judgements.of(verdict)))
+    return f"verdicts: {counts or 'none'}; {judgements.method}"
 
 
-def verdict_sheet(judgements: Judgements, *, is_per_rank: bool, watched: Sequence[str] | None = None) -> Sheet:
-    """Everything but what is unchanged, the worst first; the reasons with it.
-
-    ``watched``: of the inconclusive ones, only these metrics are shown and the rest is counted.
-    """
+def verdict_sheet(judgements: Judgements, detail: Detail, *, is_per_rank: bool = True) -> Sheet:
+    """Everything but what is unchanged, the worst first, and a reason once for all that share it."""
     pooled = {j.metric for j in judgements.each if j.rank is None}
-    shown = [j for j in judgements.each if is_per_rank or j.rank is None or j.metric not in pooled]
-    told = [j for verdict in _ORDER for j in shown if j.verdict is verdict]
-    if watched is not None:
-        told = [j for j in told if j.verdict is not Verdict.INCONCLUSIVE or j.metric in watched]
-    rows = tuple(
-        (
-            j.metric,
-            rank_text(j.rank),
-            j.verdict,
-            text(j.shift, j.unit, is_signed=True),
-            interval_text(j),
-            symbol(j.unit),
-            power_text(j),
-            j.reason,
-        )
-        for j in told
-    )
+    shown = [
+        j
+        for j in judgements.each
+        if detail.shows(j.metric, j.rank) and (is_per_rank or j.rank is None or j.metric not in pooled)
+    ]
+    told = [j for verdict in _ORDER if verdict is not Verdict.UNCHANGED for j in shown if j.verdict is verdict]
+    reasons = list(dict.fromkeys((j.verdict, j.reason) for j in told))
+    told.sort(key=lambda j: reasons.index((j.verdict, j.reason)))
+    rows, last = [], None
+    for j in told:
+        reason = "″" if (j.verdict, j.reason) == last else j.reason
+        last = j.verdict, j.reason
+        cells = (text(j.shift, j.unit, is_signed=True), interval_text(j), symbol(j.unit), power_text(j))
+        rows.append((j.metric, rank_text(j.rank), j.verdict, *cells, reason))
     columns = ("metric", "rank", "verdict", "shift", "95 % interval", "unit", "power", "reason")
     unchanged = sum(j.verdict is Verdict.UNCHANGED for j in shown)
-    unsure = len(shown) - len(told) - unchanged
-    notes = (
-        f"{unsure} more are inconclusive: all of them without --brief" if unsure else "",
-        f"{unchanged} more are unchanged: shown to lie inside their tolerance" if unchanged else "",
-    )
-    note = "; ".join(part for part in notes if part)
-    return Sheet("Verdicts", columns, rows, ("metric", "verdict", "unit", "power", "reason"), note)
+    note = f"{unchanged} more are unchanged: shown to lie inside their tolerance" if unchanged else ""
+    return Sheet("Verdicts", columns, tuple(rows), ("metric", "verdict", "unit", "power", "reason"), note)
 
 
 def judgement_rows(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
@@ -83,7 +73,7 @@ def power_text(judgement: Judgement) -> str:
     if judgement.detectable is None:
         return "every difference"
     num = min(judgement.base_runs, judgement.candidate_runs)
-    seen = f"{num} repeat{'s' * (num != 1)} see{'s' * (num == 1)} ≥ {size_text(judgement, judgement.detectable)}"
+    seen = f"{num} repeat{'s' * (num != 1)} see{'s' * (num == 1)} ≥ {_size(judgement, judgement.detectable)}"
     if judgement.further is not None:
         seen += f"; {judgement.further} more would decide"
     elif judgement.verdict is Verdict.INCONCLUSIVE:
@@ -91,10 +81,9 @@ def power_text(judgement: Judgement) -> str:
     return seen
 
 
-def size_text(judgement: Judgement, size: float) -> str:
+def _size(judgement: Judgement, size: float) -> str:
     """A difference as a share of the base where the base is a positive time or rate, otherwise in the metric's unit."""
-    unit = symbol(judgement.unit)
     base = judgement.base or 0.0
     if judgement.unit.value in ("ns", "tokens/s") and size < base:
         return f"{size / base:.1%}".replace("%", " %")
-    return f"{text(size, judgement.unit)} {unit}".strip()
+    return with_unit(size, judgement.unit)

@@ -50,7 +50,7 @@ SHARED = {
 }
 """What every stage may import, and what imports no stage."""
 
-HEAVY = ("torch", "pandas", "scipy", "pyarrow", "plotly", "matplotlib", "jinja2", "adbc_driver_sqlite")
+HEAVY = ("torch", "pandas", "scipy", "pyarrow", "matplotlib", "jinja2", "adbc_driver_sqlite")
 ALLOWED_OF_IMPL = {"dflash_prep.arms", "dflash_prep.workload"}
 RICH_KNOWERS = ("cli", "report/console.py")
 INSIDE_A_PROGRAM = ("dflash_bench.annotate.wrapping", "dflash_bench.annotate.hook.sitecustomize")

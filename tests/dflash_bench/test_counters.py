@@ -24,7 +24,7 @@ from dflash_bench.model import Sides
 from dflash_bench.profile import Profile, open_profile
 from dflash_bench.report.comparison import comparison_report
 from dflash_bench.report.run import run_report
-from dflash_bench.report.sheets import Report
+from dflash_bench.report.sheets import Detail, Report
 
 REST = dict.fromkeys(("committed_tokens", "processed", "allocated_tokens", "free_tokens", "retracted"), 0)
 
@@ -98,7 +98,10 @@ def test_step_time_is_told_by_how_many_requests_ran_and_the_last_step_has_no_suc
     pooled = run.find("step.period@32-47", None)
     assert pooled is not None
     assert figure(pooled) == 200
-    assert any(s.title == "Engine counters" and s.rows[0][0] == "step.period@16-31" for s in run_report(run).sheets)
+    assert any(
+        s.title == "Engine counters" and s.rows[0][0] == "step.period@16-31"
+        for s in run_report(run, Detail(is_full=True)).sheets
+    )
 
 
 def test_what_tracing_cost_is_the_ratio_of_the_medians_with_and_without_a_tool(tmp_path: Path) -> None:
@@ -115,20 +118,22 @@ def test_what_tracing_cost_is_the_ratio_of_the_medians_with_and_without_a_tool(t
 
 
 def report_of(base: Profile, candidate: Profile) -> Report:
-    return comparison_report(compare(measure(base), measure(candidate)))
+    return comparison_report(compare(measure(base), measure(candidate)), detail=Detail(is_full=True))
 
 
 def test_a_comparison_shows_what_tracing_cost_each_side_or_says_that_nobody_measured_it(tmp_path: Path) -> None:
     with_, without = profile_of(tmp_path, unprofiled=True, run="a"), profile_of(tmp_path, unprofiled=False, run="b")
     both, one, none = report_of(with_, with_), report_of(with_, without), report_of(without, without)
     (sheet,) = (s for s in both.sheets if s.title == "What tracing cost")
-    assert [(row[0], *row[2:]) for row in sheet.rows] == [("topup", "0.4", "0.2", "2.000", "–", "8 / 8")] * 2
-    assert not [line for line in both.lines if "tracing" in line]
-    assert [line for line in one.lines if "tracing" in line] == [
+    assert [(row[0], *row[2:]) for row in sheet.rows] == [("topup", "8", "0.4", "8", "0.2", "2.000", "–")] * 2
+    assert not [line for line in both.lines if "tracing cost" in line]
+    assert [line for line in one.lines if "tracing cost" in line] == [
         "tracing cost not measured for the candidate: run with --unprofiled"
     ]
     assert len(next(s for s in one.sheets if s.title == "What tracing cost").rows) == 1
-    assert [line for line in none.lines if "tracing" in line] == ["tracing cost not measured: run with --unprofiled"]
+    assert [line for line in none.lines if "tracing cost" in line] == [
+        "tracing cost not measured: run with --unprofiled"
+    ]
     assert not [s for s in none.sheets if s.title == "What tracing cost"]
 
 
@@ -136,9 +141,9 @@ def test_of_repeats_those_that_ran_without_a_tool_too_say_what_tracing_cost(tmp_
     """The median run, which stands for its side elsewhere, need not be the one that was made both ways."""
     median, other = (measure(profile_of(tmp_path, unprofiled=own, run=run)) for own, run in ((False, "a"), (True, "b")))
     sides = Sides((median, other), (median, median))
-    report = comparison_report(replace(compare(median, median), sides=sides))
+    report = comparison_report(replace(compare(median, median), sides=sides), detail=Detail(is_full=True))
     assert len(next(s for s in report.sheets if s.title == "What tracing cost").rows) == 1
-    assert [line for line in report.lines if "tracing" in line] == [
+    assert [line for line in report.lines if "tracing cost" in line] == [
         "tracing cost not measured for the candidate: run with --unprofiled"
     ]
 

@@ -140,11 +140,11 @@ def test_on_many_ranks_what_passes_is_shown_pooled_and_counted():
 
 
 def test_rates_are_shown_as_shares_and_leads_in_time():
-    from dflash_bench.report.verdicts import size_text
+    from dflash_bench.report.verdicts import _size
 
     rng = np.random.default_rng(0)
     both = [tuple(run([metric(rng, KINDS[k]) for k in ("rate", "lead")], f"{n}{j}") for j in range(5)) for n in "ab"]
     watched = Policy(metrics={"tokens.per_s": MetricPolicy(), "step.lead": MetricPolicy()})
     found = {c.judgement.metric: c.judgement for c in run_gate(Sides(*both, is_baseline=True), watched).checks}
-    assert size_text(found["tokens.per_s"], 0.021 * found["tokens.per_s"].base) == "2.1 %"
-    assert size_text(found["step.lead"], 1_500_000.0) == "1,500.0 µs"
+    assert _size(found["tokens.per_s"], 0.021 * found["tokens.per_s"].base) == "2.1 %"
+    assert _size(found["step.lead"], 1_500_000.0) == "1,500.0 µs"

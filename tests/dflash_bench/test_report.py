@@ -16,11 +16,14 @@ from dflash_bench.report.as_json import metrics_json
 from dflash_bench.report.console import show
 from dflash_bench.report.markdown import markdown
 from dflash_bench.report.run import run_report
-from dflash_bench.report.sheets import MAX_CAUSES, MAX_RANGES_SHOWN, Report, cut, warning_lines
+from dflash_bench.report.sheets import MAX_CAUSES, MAX_RANGES_SHOWN, Detail, Report, cut, warning_lines
 from dflash_bench.report.sheets import Sheet as SheetOf
 from dflash_bench.report.units import plain, text
 
 HOSTILE = "[red]x|y</td>**b** `c` $d$ &lt; \x1b[31m\x07\n\u202eend"
+
+
+FULL = Detail(is_full=True)
 
 
 def run_of(*metrics, tables=(), findings=(), ranks=(0,)):
@@ -68,7 +71,7 @@ def test_a_name_is_one_line_and_steers_no_terminal():
 
 
 def test_in_the_terminal_a_name_is_shown_as_it_is_and_never_obeyed():
-    shown = terminal(run_report(run_of(metric(f"range.{HOSTILE}", 0, np.array([1.0])))))
+    shown = terminal(run_report(run_of(metric(f"range.{HOSTILE}", 0, np.array([1.0]))), FULL))
     assert "[red]x|y</td>" in shown
     assert "\x1b" not in shown
     assert "\x07" not in shown
@@ -123,8 +126,8 @@ def test_a_table_too_wide_for_the_terminal_becomes_a_paragraph_a_row():
 
 
 def test_in_markdown_a_name_is_one_cell():
-    page = markdown(run_report(run_of(metric(f"range.{HOSTILE}", 0, np.array([1.0])))))
-    (row,) = [line for line in page.splitlines() if "end" in line and "x" in line]
+    page = markdown(run_report(run_of(metric(f"range.{HOSTILE}", 0, np.array([1.0]))), FULL))
+    (row,) = [line for line in page.splitlines() if line.startswith("| range")]
     assert "\\[red\\]x\\|y\\</td\\>\\*\\*b\\*\\* \\`c\\` \\$d\\$ \\&lt;" in row
     head = next(line for line in page.splitlines() if line.startswith("| metric"))
     assert row.replace("\\|", "").count("|") == head.count("|")
@@ -144,7 +147,7 @@ def test_in_json_a_name_comes_back_byte_for_byte(cli, tmp_path):
 
 def test_of_very_many_ranges_those_with_most_time_are_shown_and_the_rest_counted():
     many = [metric(f"range.r{k:03}", 0, np.array([float(k)])) for k in range(MAX_RANGES_SHOWN + 7)]
-    (sheet,) = run_report(run_of(*many)).sheets
+    (sheet,) = run_report(run_of(*many), FULL).sheets
     assert len(sheet.rows) == MAX_RANGES_SHOWN
     assert sheet.rows[0][0] == "range.r007"
     assert sheet.note == "… and 7 more ranges with less time in them; all of them with --json"
@@ -152,7 +155,7 @@ def test_of_very_many_ranges_those_with_most_time_are_shown_and_the_rest_counted
 
 def test_a_usual_number_of_ranges_is_shown_whole():
     few = [metric(f"range.r{k}", 0, np.array([float(k)])) for k in range(20)]
-    (sheet,) = run_report(run_of(*few)).sheets
+    (sheet,) = run_report(run_of(*few), FULL).sheets
     assert (len(sheet.rows), sheet.note) == (20, "")
 
 
@@ -165,7 +168,7 @@ def test_a_cut_table_says_how_many_rows_are_left_out():
 def test_pooled_cause_rows_are_shown_and_those_of_ranks_left_to_json():
     columns = ("rank", "cause", "launches", "lost_total_ns", "lost_p50_ns")
     table = Table("stall.by_cause", columns, ((0, "a", 1, 10, 10.0), (1, "a", 2, 20, 10.0), (None, "a", 3, 30, 10.0)))
-    (sheet,) = run_report(run_of(tables=[table])).sheets
+    (sheet,) = run_report(run_of(tables=[table]), FULL).sheets
     assert [row[:2] for row in sheet.rows] == [("a", "3")]
 
 

@@ -19,7 +19,7 @@ from dflash_bench.metrics.events.process import ProcessEvents, load
 from dflash_bench.metrics.events.steps import Steps
 from dflash_bench.model import ProcessInfo, RankSource
 from dflash_bench.report.gpu_work import gpu_work
-from dflash_bench.report.timeline import MAX_BARS, BarKind, chosen, lanes, step_windows
+from dflash_bench.report.timeline import MAX_BARS, BarKind, _median_and_longest, depths, step_windows
 
 PROCESS = ProcessInfo(7, 7, 0, 0, RankSource.MARK, 1, "x", 0, 0, 0)
 
@@ -155,7 +155,7 @@ def test_work_without_a_call_keeps_its_bar_and_has_no_launch():
 def test_the_median_step_is_the_one_nearest_to_the_median_and_the_longest_the_first_of_equals():
     start = array(0, 100, 200, 300, 400)
     end = start + array(10, 60, 30, 60, 20)
-    assert dict(chosen(Steps(start, end, "dflash"))) == {"median step": 2, "longest step": 1}
+    assert dict(_median_and_longest(Steps(start, end, "dflash"))) == {"median step": 2, "longest step": 1}
 
 
 def test_a_step_shows_its_ranges_waits_launches_and_work_from_its_own_start():
@@ -218,7 +218,7 @@ def test_the_capture_shows_which_code_waited_in_the_median_step(sync):
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=25))
 def test_no_two_intervals_overlap_in_one_lane(spans):
     spans = sorted(((a, a + length) for a, length in spans), key=lambda s: (s[0], -s[1]))
-    found = lanes(array(*(a for a, _ in spans)), array(*(b for _, b in spans)))
+    found = depths(array(*(a for a, _ in spans)), array(*(b for _, b in spans)))
     for k, (begin, end) in enumerate(spans):
         for (other_begin, other_end), lane in zip(spans[:k], found[:k], strict=True):
             if lane == found[k]:

@@ -1,0 +1,138 @@
+"""Which code the GPU waited for, and which made the host wait: the cause tables of a run, over all its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dflash_bench.model import RunMetrics, Value
+
+GONE = 0.1
+"""What is left of a cause that counts as gone: at most so much."""
+WORTH_NAMING = 0.1
+"""Share of a whole table from which a cause is named in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A row of a cause table over all ranks. ``where`` is a range, a path of ranges, or range · call in one.
+
+    ``late_ns`` is the part of a host wait behind which the GPU was dry; None where the table does not tell.
+    """
+
+    where: str
+    call: str
+    count: int
+    total_ns: int
+    late_ns: int | None = None
+
+    @property
+    def code(self) -> str:
+        """The innermost range."""
+        return self.where.rpartition(" > ")[2]
+
+    @property
+    def name(self) -> str:
+        """As people say it: a dash of the metrics is time outside the steps, or plain CPU work."""
+        code, _, call = (self.code, "", self.call) if self.call else self.where.rpartition(" · ")
+        named = {"-": "outside steps"}.get(code, code), {"-": "CPU work"}.get(call, call)
+        return " · ".join(part for part in named if part)
+
+    @property
+    def range_name(self) -> str:
+        """The innermost range alone, as people say it."""
+        found = self.code if self.call else self.where.rpartition(" · ")[0]
+        return "what lies outside steps" if found == "-" else found
+
+    @property
+    def late_share(self) -> float:
+        """The part of a host wait that made the GPU late, as a share of all of it."""
+        return (self.late_ns or 0) / self.total_ns if self.total_ns else 0.0
+
+    @property
+    def harm_ns(self) -> int:
+        """What it cost the GPU, as far as the table tells; a wait that a host could afford costs nothing."""
+        return self.total_ns if self.late_ns is None else self.late_ns
+
+
+def dry_causes(run: RunMetrics) -> list[Cause]:
+    """What the host did while the GPU had nothing to do, the longest first."""
+    found = list(_rows(run, "dry.by_cause"))
+    if found:
+        return _longest_first(Cause(str(r["cause"]), "", _int(r["steps"]), _int(r["total_ns"])) for r in found)
+    rows = _rows(run, "stall.by_cause")
+    return _longest_first(Cause(str(r["cause"]), "", _int(r["launches"]), _int(r["lost_total_ns"])) for r in rows)
+
+
+def host_waits(run: RunMetrics) -> list[Cause]:
+    """Which code made the host wait, the longest first."""
+    return _longest_first(
+        Cause(
+            str(r["path"]),
+            str(r["api"]),
+            _int(r["count"]),
+            _int(r["total_ns"]),
+            None if r.get("exposed_ns") is None else _int(r["exposed_ns"]),
+        )
+        for r in _rows(run, "sync.by_range")
+    )
+
+
+def _rows(run: RunMetrics, name: str) -> Iterator[dict[str, Value]]:
+    """The rows over all ranks of a table, by column; of a run of one rank, that rank's where there are no others."""
+    tables = [table for table in run.tables if table.name == name]
+    rows = [dict(zip(table.columns, row, strict=True)) for table in tables for row in table.rows]
+    yield from (row for row in rows if row["rank"] is None)
+
+
+def _int(value: Value) -> int:
+    assert isinstance(value, int | float)
+    return int(value)
+
+
+def _longest_first(causes: Iterator[Cause]) -> list[Cause]:
+    return sorted(causes, key=lambda c: (-c.total_ns, c.where, c.call))
+
+
+def steps_of(run: RunMetrics) -> int:
+    """How many steps a run's tables speak of, over all ranks."""
+    names = ("gpu.dry_per_step", "host.busy_per_step", "stall.total_per_step", "sync.total_per_step", "step.period")
+    return max((m.n for name in names for m in run.metrics if m.name == name), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class CausePair:
+    """One cause on both sides, each as ns per step; 0 where a side does not have it."""
+
+    base: Cause | None
+    candidate: Cause | None
+    base_ns: float
+    candidate_ns: float
+
+    @property
+    def cause(self) -> Cause:
+        """The one that there is."""
+        found = self.base or self.candidate
+        assert found is not None
+        return found
+
+
+def paired(
+    base: tuple[Sequence[Cause], int], candidate: tuple[Sequence[Cause], int], *, is_harm: bool = False
+) -> list[CausePair]:
+    """The causes of both sides beside each other, each side given with its number of steps; the larger first.
+
+    ``is_harm``: count what a cause cost the GPU, not how long it took.
+    """
+    sides = [{(c.where, c.call): c for c in causes} for causes, _ in (base, candidate)]
+    steps = [max(num, 1) for _, num in (base, candidate)]
+
+    def weight(cause: Cause | None, num: int) -> float:
+        return 0.0 if cause is None else (cause.harm_ns if is_harm else cause.total_ns) / num
+
+    pairs = [
+        CausePair(*both, *(weight(c, num) for c, num in zip(both, steps, strict=True)))
+        for key in dict.fromkeys([*sides[0], *sides[1]])
+        for both in [(sides[0].get(key), sides[1].get(key))]
+    ]
+    return sorted(pairs, key=lambda p: -max(p.base_ns, p.candidate_ns))

@@ -1,0 +1,282 @@
+"""The answer first: what changed, how much, how sure, on what, and why, in three lines made from the verdicts.
+
+`comparison_headline` speaks of two sides, `run_headline` of one run. Terminal, page, Markdown and the gate's comment
+show the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.summary import figure
+from dflash_bench.model import Change, Comparison, RunInfo, RunMetrics, Sides, Unit
+from dflash_bench.report.causes import (
+    GONE,
+    WORTH_NAMING,
+    Cause,
+    CausePair,
+    dry_causes,
+    host_waits,
+    paired,
+    steps_of,
+)
+from dflash_bench.report.changes import Tone, change_texts, pair_text, pooled_changes, tone
+from dflash_bench.report.sides import pooled
+from dflash_bench.report.units import percent, readable
+from dflash_bench.stats.judgement import Judgement, Judgements
+
+LEADING = ("step.period", "tokens.per_s")
+"""What a comparison is about, the first that there is a verdict on."""
+EXPLAINING = ("host.busy_per_step", "gpu.dry_per_step", "cost.prepare_for_decode", "step.lead", "alloc.step_share")
+"""What is said behind it, where it moved; the first two of them."""
+NAMES = {
+    "step.period": "step",
+    "tokens.per_s": "decoding",
+    "host.busy_per_step": "host busy",
+    "gpu.dry_per_step": "GPU dry",
+    "cost.prepare_for_decode": "prepare_for_decode",
+    "step.lead": "launch lead",
+    "alloc.step_share": "steps that allocate",
+    "dp.agreement_tax": "slowest rank costs",
+}
+"""Metrics as a sentence calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """``what`` answers, ``why`` names the code, ``basis`` says on what it rests, ``remedy`` what would decide."""
+
+    tone: Tone
+    what: str
+    why: tuple[str, ...]
+    basis: str
+    remedy: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All of it, in the order in which it is read."""
+        return tuple(line for line in (self.what, self.remedy, *self.why, self.basis) if line)
+
+
+def comparison_headline(comparison: Comparison, judgements: Judgements | None) -> Headline:
+    """The answer of a comparison. It never says more than the verdicts do."""
+    basis = _basis(comparison.sides)
+    refusal = next((f.text for f in comparison.findings if "no verdicts" in f.text), None)
+    if judgements is None:
+        return Headline(Tone.OPEN, f"Not comparable: {refusal or 'the runs are too unlike'}", (), basis)
+    changes = {c.metric: c for c in pooled_changes(comparison)}
+    judged = {name: j for name in changes if (j := judgements.find(name, changes[name].rank)) is not None}
+    leading = next((judged[name] for name in LEADING if name in judged), None)
+    if leading is None:
+        leading = next((judged[name] for name in EXPLAINING if name in judged), None)
+    if leading is None:
+        return Headline(Tone.OPEN, "Nothing to compare: the runs have no judged figure in common", (), basis)
+    found = tone(leading)
+    others = list(_others(judged, changes, leading))
+    what = "; ".join([f"{_opening(leading)} {_full(leading)}", *others])
+    return Headline(
+        found, what, tuple(_reasons(comparison.sides)), basis, _remedy(leading) if found is Tone.OPEN else ""
+    )
+
+
+_OPENINGS = {
+    ("step.period", Tone.BETTER): "Faster:",
+    ("step.period", Tone.WORSE): "Slower:",
+    ("tokens.per_s", Tone.BETTER): "Faster:",
+    ("tokens.per_s", Tone.WORSE): "Slower:",
+}
+
+
+def _opening(leading: Judgement) -> str:
+    found = tone(leading)
+    if found is Tone.OPEN:
+        return "Described, not judged:" if leading.verdict == "described" else "Cannot tell yet:"
+    plain = {Tone.BETTER: "Better:", Tone.WORSE: "Worse:", Tone.SAME: "As fast as before:"}
+    return _OPENINGS.get((leading.metric, found), plain[found])
+
+
+def _full(judged: Judgement) -> str:
+    """A figure with its change and its interval."""
+    difference, span = change_texts(judged)
+    sure = f", 95 % {span}" if span else ", exact" if judged.is_exact else ""
+    return f"{NAMES.get(judged.metric, judged.metric)} {pair_text(judged)} ({difference}{sure})"
+
+
+def _others(judged: dict[str, Judgement], changes: dict[str, Change], leading: Judgement) -> Iterator[str]:
+    """What moved besides: what explains it, at most two, and every primary figure that got worse."""
+    told = 0
+    for name in EXPLAINING:
+        found, change = judged.get(name), changes.get(name)
+        if name == leading.metric or change is None or change.base is None or change.candidate is None or told == 2:
+            continue
+        if found is not None and tone(found) not in (Tone.BETTER, Tone.WORSE):
+            continue
+        told += 1
+        but = "but " if tone(found) is Tone.WORSE and tone(leading) is not Tone.WORSE else ""
+        yield f"{but}{NAMES[name]} {pair_text(change)}" + (" a step" if name.endswith("_per_step") else "")
+
+
+def _remedy(leading: Judgement) -> str:
+    """What would decide."""
+    if leading.further is not None:
+        more = f"{leading.further} more run{'s' * (leading.further != 1)} a side"
+        return f"{more} would decide: dflash-bench run --repeats {leading.base_runs + leading.further}"
+    if min(leading.base_runs, leading.candidate_runs) < 2:
+        return "a single run a side cannot tell a change from drift: dflash-bench run --repeats 5"
+    return f"{leading.reason}; more runs of this length would hardly decide, longer ones may: dflash-bench run --steps"
+
+
+def _reasons(sides: Sides) -> Iterator[str]:
+    """What the host no longer waits for, or newly does, and what the GPU no longer, or newly, runs dry for."""
+    base, candidate = sides.base[0], sides.candidate[0]
+    steps = steps_of(base), steps_of(candidate)
+    for found, what, of_all in (
+        (paired((dry_causes(base), steps[0]), (dry_causes(candidate), steps[1])), "the GPU running dry in", "dry time"),
+        (
+            paired((host_waits(base), steps[0]), (host_waits(candidate), steps[1]), is_harm=True),
+            "the wait in",
+            "waits",
+        ),
+    ):
+        yield from _moved(found, what, of_all)
+
+
+def _moved(pairs: Sequence[CausePair], what: str, of_all: str) -> Iterator[str]:
+    totals = sum(p.base_ns for p in pairs), sum(p.candidate_ns for p in pairs)
+    gone = [p for p in pairs if p.base_ns >= WORTH_NAMING * totals[0] > 0 and p.candidate_ns <= GONE * p.base_ns]
+    # a wait that costs nothing as far as the table tells is no news: a host that runs ahead waits longer
+    new = [
+        p
+        for p in pairs
+        if p.candidate_ns >= WORTH_NAMING * totals[1] > 0
+        and p.base_ns <= GONE * p.candidate_ns
+        and totals[1] > totals[0]
+        and not (what == "the wait in" and p.candidate is not None and p.candidate.late_ns is None)
+    ]
+    for word, found, total in (("gone", gone, totals[0]), ("new", new, totals[1])):
+        if found:
+            share = sum(p.base_ns if word == "gone" else p.candidate_ns for p in found) / total
+            names = _listed([p.cause.range_name for p in found])
+            yield f"{word}: {what} {names} ({percent(share, is_signed=False)} of {of_all})"
+
+
+def _listed(names: Sequence[str], limit: int = 3) -> str:
+    own = list(dict.fromkeys(names))
+    rest = len(own) - limit
+    shown = own[:limit] + ([f"{rest} more"] if rest > 0 else [])
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _basis(sides: Sides) -> str:
+    """Device, ranks, workload, how many runs, and what tracing cost."""
+    base, candidate = sides.base[0].info, sides.candidate[0].info
+    num = len(sides.base), len(sides.candidate)
+    if num == (1, 1):
+        runs = "one run a side"
+    else:
+        runs = f"{num[0]} + {num[1]} runs"
+    parts = [_machine(base, candidate), _same(base.workload, candidate.workload), runs, _steps(sides), _tracing(sides)]
+    return "on " + ", ".join(p for p in parts if p)
+
+
+def _machine(base: RunInfo, candidate: RunInfo) -> str:
+    device = _same(base.device, candidate.device) or "an unknown device"
+    num = {len(base.ranks), len(candidate.ranks)}
+    return f"{device} × {' and '.join(str(n) for n in sorted(num))}"
+
+
+def _same(base: str | None, candidate: str | None) -> str:
+    return " and ".join(dict.fromkeys(value for value in (base, candidate) if value))
+
+
+def _steps(sides: Sides) -> str:
+    runs = (*sides.base, *sides.candidate)
+    found = {m.n + 1 for run in runs for m in run.metrics if m.name == "step.period" and m.rank is not None}
+    if not found:
+        return ""
+    few, most = min(found), max(found)
+    return f"{few:,} steps each" if few == most else f"{few:,} to {most:,} steps each"
+
+
+def _tracing(sides: Sides) -> str:
+    """By how much the recorder made steps longer, where runs were made with and without it: the largest of them."""
+    ratios = [
+        float(row[table.columns.index("ratio")] or 1.0)
+        for run in (*sides.base, *sides.candidate)
+        for table in run.tables
+        if table.name == "tracing.cost"
+        for row in table.rows
+        if row[0] is None
+    ]
+    return f"tracing {percent(max(ratios) - 1)}" if ratios else ""
+
+
+# ── one run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+AHEAD = 0.05
+"""Dry share of a step up to which the GPU counts as fed."""
+
+
+def run_headline(run: RunMetrics, reading: Reading | None = None) -> Headline:
+    """Whether the GPU waits for the host, for what, and what engine and what step that is about."""
+    info, reading = run.info, reading or Reading()
+    step = pooled(run, "step.period")
+    basis = _about(info, reading, 0 if step is None else step.n + max(len(info.ranks), 1))
+    if step is None:
+        return Headline(
+            Tone.OPEN, f"No steps: no range matches {reading.step!r}, so nothing is told per step", (), basis
+        )
+    period = float(step.values.mean())
+    busy, dry = (_mean(run, name) for name in ("host.busy_per_step", "gpu.dry_per_step"))
+    (length, unit) = readable(figure(step), unit=Unit.NS)
+    parts = [f"step {length} {unit}"]
+    if busy is not None:
+        (shown, unit) = readable(busy, unit=Unit.NS)
+        parts.append(f"host busy {shown} {unit}")
+    if dry is None:
+        return Headline(Tone.OPEN, f"{'; '.join(parts)}; no GPU work to hold it against", (), basis)
+    (shown, unit) = readable(dry, unit=Unit.NS)
+    parts.append(f"GPU dry {shown} {unit} a step ({percent(dry / period, is_signed=False)})")
+    if dry <= AHEAD * period:
+        return Headline(
+            Tone.SAME, f"The host runs ahead of the GPU: {'; '.join(parts)}", tuple(_affordable(run)), basis
+        )
+    return Headline(Tone.WORSE, f"The GPU waits for the host: {'; '.join(parts)}", tuple(_dry_for(run)), basis)
+
+
+def _mean(run: RunMetrics, name: str) -> float | None:
+    found = pooled(run, name)
+    return None if found is None else float(found.values.mean())
+
+
+def _about(info: RunInfo, reading: Reading, num_steps: int) -> str:
+    engine = "the built-in loop" if "steps_asked" in info.settings else ""
+    named = (f"arm {info.arm}" if info.arm else "", f"workload {info.workload}" if info.workload else "")
+    ranks = len(info.ranks)
+    step = f"a step is the range {reading.step}, {num_steps:,} of them" if num_steps else ""
+    machine = f"{info.device or 'an unknown device'} × {ranks}"
+    return ", ".join(p for p in (engine, *named, machine, step) if p)
+
+
+def _affordable(run: RunMetrics) -> Iterator[str]:
+    """Where a host that is ahead spends its waiting: good, and said so."""
+    waits = host_waits(run)
+    total = sum(c.total_ns for c in waits)
+    if total:
+        most = max(waits, key=lambda c: c.total_ns)
+        share = percent(most.total_ns / total, is_signed=False)
+        yield f"it waits in {most.code} ({share} of its waits) because it is ahead: that costs nothing"
+
+
+def _dry_for(run: RunMetrics) -> Iterator[str]:
+    causes = dry_causes(run)
+    total = sum(c.total_ns for c in causes)
+    if total:
+        named = [c for c in causes if c.total_ns >= WORTH_NAMING * total][:3] or causes[:1]
+        yield "while it was dry the host was in " + ", ".join(f"{c.name} ({_share(c, total)})" for c in named)
+
+
+def _share(cause: Cause, total: int) -> str:
+    return percent(cause.total_ns / total, is_signed=False)
