@@ -1,0 +1,127 @@
+"""What the documents say of the code is so. `python tests/dflash_bench/test_docs.py` writes the tables in them anew."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+from dflash_bench.findings import CODES
+from dflash_bench.metrics.registry import SPECS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+METRICS = ROOT / "dflash_bench" / "metrics"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "impl" / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+@functools.cache
+def texts() -> dict[str, set[str]]:
+    """The string literals of every file that computes figures, without docstrings, by the file's path."""
+    found = {}
+    for path in sorted(METRICS.rglob("*.py")):
+        if path.name == "registry.py":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in said)
+        found[path.relative_to(ROOT).as_posix()] = {c.value for c in constants if isinstance(c.value, str)}
+    return found
+
+
+def files_of(name: str) -> list[str]:
+    """Where a metric is computed: the files that hold its name, or the beginning of the names of its family."""
+    family = name.endswith("*")
+    return [
+        file
+        for file, known in texts().items()
+        if any(text.startswith(name[:-1]) if family else text == name for text in known)
+    ]
+
+
+def test_a_metric_is_computed_in_one_file():
+    """Searching for the word of a report leads there. Families share theirs with the figure they are kinds of."""
+    found = {spec.name: files_of(spec.name) for spec in SPECS if not spec.name.endswith("*")}
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+# ── tables made from the code ────────────────────────────────────────────────────────────────────────────────────────
+
+ARROWS = {"lower": "↓", "higher": "↑"}
+
+
+def metrics_table() -> str:
+    rows = ["| metric | meaning | unit | better | computed in |", "|---|---|---|:-:|---|"]
+    for spec in SPECS:
+        files = ", ".join(f"`{file.removeprefix('dflash_bench/')}`" for file in files_of(spec.name)) or "-"
+        name = spec.name.replace("*", "NAME")
+        rows.append(f"| `{name}` | {spec.meaning} | {spec.unit} | {ARROWS.get(spec.better, '')} | {files} |")
+    return "\n".join(rows)
+
+
+def warnings_table() -> str:
+    rows = ["| code | from | meaning |", "|---|---|---|"]
+    return "\n".join([*rows, *(f"| `{code.code}` | {code.stage} | {code.meaning} |" for code in CODES)])
+
+
+TABLES = {"metrics": metrics_table, "warnings": warnings_table}
+
+
+def between(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<=<!-- {name} -->\n)(.*?\n)?(?=<!-- end {name} -->)", re.DOTALL)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_in_the_documents_is_what_the_code_says(name):
+    found = between(name).search((DOCS / "metrics.md").read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[0] == TABLES[name]() + "\n", "python tests/dflash_bench/test_docs.py writes it anew"
+
+
+# ── words, files, links ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_word_of_a_report_leads_to_a_file_that_holds_it():
+    _, table = (DOCS / "architecture.md").read_text(encoding="utf-8").split("## From a word to its file")
+    rows = re.findall(r"^\| (`.*`) \| `(\S+)` \|$", table, re.MULTILINE)
+    assert len(rows) > 10
+    wrong = []
+    for words, file in rows:
+        text = (ROOT / file).read_text(encoding="utf-8") if (ROOT / file).is_file() else ""
+        wrong += [f"{word} is not in {file}" for word in re.findall(r"`([^`]+)`", words) if word not in text]
+    assert wrong == []
+
+
+def test_every_file_that_a_document_names_is_there():
+    """Paths in code marks, and the targets of links."""
+    wrong = []
+    for page in PAGES:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        paths = re.findall(
+            r"`((?:dflash_bench|impl|tests|docs|examples|profiles|reports|\.github|\.ci)/[\w./-]+)`", text
+        )
+        wrong += [f"{page.name}: {path}" for path in paths if not (ROOT / path).exists()]
+        links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
+        wrong += [f"{page.name}: {link}" for link in links if not (page.parent / link).exists()]
+    assert wrong == []
+
+
+def test_the_readme_is_short_and_names_every_command():
+    from typer.main import get_command
+
+    from dflash_bench.cli import app
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 200
+    assert [name for name in get_command(app).commands if f"dflash-bench {name}" not in text] == []
+
+
+if __name__ == "__main__":
+    page = DOCS / "metrics.md"
+    content = page.read_text(encoding="utf-8")
+    for name, table in TABLES.items():
+        content = between(name).sub(lambda _, made=table: made() + "\n", content)
+    page.write_text(content, encoding="utf-8")
