@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from dflash_bench.findings import CODES
-from dflash_bench.metrics.registry import SPECS
+from dflash_bench.metrics.registry import SPECS, Chapter
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -34,17 +35,17 @@ def texts() -> dict[str, set[str]]:
 
 def files_of(name: str) -> list[str]:
     """Where a metric is computed: the files that hold its name, or the beginning of the names of its family."""
-    family = name.endswith("*")
+    begin = re.match(r"[^*\[]*", name)[0]
     return [
         file
         for file, known in texts().items()
-        if any(text.startswith(name[:-1]) if family else text == name for text in known)
+        if any(text.startswith(begin) if begin != name else text == name for text in known)
     ]
 
 
 def test_a_metric_is_computed_in_one_file():
     """Searching for the word of a report leads there. Families share theirs with the figure they are kinds of."""
-    found = {spec.name: files_of(spec.name) for spec in SPECS if not spec.name.endswith("*")}
+    found = {spec.name: files_of(spec.name) for spec in SPECS if not spec.is_family}
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
 
 
@@ -54,11 +55,21 @@ ARROWS = {"lower": "↓", "higher": "↑"}
 
 
 def metrics_table() -> str:
-    rows = ["| metric | meaning | unit | better | computed in |", "|---|---|---|:-:|---|"]
-    for spec in SPECS:
-        files = ", ".join(f"`{file.removeprefix('dflash_bench/')}`" for file in files_of(spec.name)) or "-"
-        name = spec.name.replace("*", "NAME")
-        rows.append(f"| `{name}` | {spec.meaning} | {spec.unit} | {ARROWS.get(spec.better, '')} | {files} |")
+    """One table a chapter. Of a family all names are alike but for ``NAME``."""
+    rows = []
+    for chapter, specs in groupby(sorted(SPECS, key=lambda s: list(Chapter).index(s.chapter)), lambda s: s.chapter):
+        rows += [
+            f"### {chapter}",
+            "",
+            "| metric | meaning | unit | better | | computed in |",
+            "|---|---|---|:-:|---|---|",
+        ]
+        for spec in specs:
+            files = ", ".join(f"`{file.removeprefix('dflash_bench/')}`" for file in files_of(spec.name)) or "-"
+            name = spec.name.replace("[0-9]*", "NUMBERS").replace("*", "NAME")
+            cells = f"`{name}`", spec.meaning, spec.unit, ARROWS.get(spec.better, ""), spec.role, files
+            rows.append(f"| {' | '.join(cells)} |")
+        rows.append("")
     return "\n".join(rows)
 
 
