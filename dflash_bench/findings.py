@@ -62,6 +62,8 @@ CODES: tuple[Code, ...] = (
     Code("api_row_is_backtrace", "ingest", "backtrace rows that repeat a call's correlation id, left out"),
     Code("gpu_work_ends_before_start", "ingest", "GPU rows with end < start, left out"),
     Code("gpu_work_without_time", "ingest", "GPU rows without timestamps, left out"),
+    Code("operator_ends_before_start", "ingest", "operators or Python frames with end < start, left out"),
+    Code("operator_without_time", "ingest", "operators or Python frames without start or length, left out"),
     Code("overhead_ends_before_start", "ingest", "profiler-overhead rows with end < start, left out"),
     Code("overhead_without_time", "ingest", "profiler-overhead rows without start or end, left out"),
     # ingest: ranks

@@ -9,6 +9,8 @@ A profile is a folder, whole or not there::
       gpu_work/…                          kernels, copies, memsets, graph replays, as rows of the capture
       marks/…                             NVTX marks
       overhead/…                          what the profiler itself cost
+      operators/…                         operators and Python frames that a torch trace holds
+      stacks/…                            which code made an API call, where the capture holds its call chain
       steps/rank=0/steps.parquet          what the built-in loop counted itself, one row a step; only for its runs
       unprofiled_steps/…                  the same of the arm's run without any tool, where one was made
       processes.parquet                   the processes, their ranks, and where the rank was read
@@ -20,8 +22,10 @@ Rows may come in any order, as in the captures that they are from. Files larger 
 group, by the least and greatest ``start_ns`` and ``correlation_id`` that each group states: what lies near in time
 should lie near in the file, since as many groups are held at once as overlap in time.
 
-Format history (``FORMAT_VERSION``)
+Format history (``FORMAT_VERSION``); all of them are read, columns that a file lacks as null
   1  first version; ``steps`` and ``unprofiled_steps`` came later: a reader that does not know them misses only them
+  2  ``operators``, ``stacks``; ``return_value`` of API calls; ``arm`` and ``pair`` of the loop's steps; of processes
+     ``group`` and ``role``, of captures ``file``, of runs ``arms``
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ import pyarrow as pa
 
 from dflash_bench.model import ProcessInfo
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 NO_RANK = "__HIVE_DEFAULT_PARTITION__"
 RUN_FILE = "run.json"
 
@@ -49,6 +53,8 @@ class Events(StrEnum):
     GPU_WORK = "gpu_work"
     MARKS = "marks"
     OVERHEAD = "overhead"
+    OPERATORS = "operators"
+    STACKS = "stacks"
 
 
 class StepTable(StrEnum):
@@ -84,6 +90,7 @@ SCHEMAS: dict[Events, pa.Schema] = {
         ("name", NAME, False),
         ("start_ns", pa.int64(), False),
         ("end_ns", pa.int64(), False),
+        ("return_value", pa.int64(), True),  # 0: success, 600: not ready; null where the capture has none
     ),
     # one row per row of the capture: a graph traced node by node has many rows with one correlation_id
     Events.GPU_WORK: _schema(
@@ -110,6 +117,20 @@ SCHEMAS: dict[Events, pa.Schema] = {
         ("start_ns", pa.int64(), False),
         ("end_ns", pa.int64(), False),
     ),
+    Events.OPERATORS: _schema(
+        ("thread", pa.int64(), False),
+        ("kind", NAME, False),  # operator | python
+        ("name", NAME, False),  # aten::copy_ | scheduler.py(123): run_batch
+        ("start_ns", pa.int64(), False),
+        ("end_ns", pa.int64(), False),
+    ),
+    # frames of the program, innermost first, " < " between them: prepare (batch.py) < run_batch (scheduler.py)
+    Events.STACKS: _schema(
+        ("thread", pa.int64(), False),
+        ("correlation_id", pa.int64(), False),
+        ("start_ns", pa.int64(), False),
+        ("frames", NAME, False),
+    ),
 }
 # null: not measured at this step. A step's committed tokens are those of the result processed in it, of the step before
 STEPS = _schema(
@@ -125,6 +146,8 @@ STEPS = _schema(
     ("topup_pages", pa.int64(), True),
     ("guard_ratio", pa.float64(), True),
     ("retracted", pa.int64(), False),
+    ("arm", pa.string(), True),  # of a duet: null outside its blocks
+    ("pair", pa.int64(), True),
 )
 PROCESSES = _schema(
     ("process", pa.int64(), False),
@@ -134,6 +157,8 @@ PROCESSES = _schema(
     ("rank_source", pa.string(), True),
     ("world", pa.int64(), True),
     ("arm", pa.string(), True),
+    ("group", pa.string(), True),
+    ("role", pa.string(), True),  # core | worker
     ("num_ranges", pa.int64(), False),
     ("num_api_calls", pa.int64(), False),
     ("num_gpu_work", pa.int64(), False),

@@ -56,6 +56,14 @@ class RankSource(StrEnum):
     PROCESS_ORDER = "process order"
 
 
+class Role(StrEnum):
+    """What a process does of an engine that splits a rank."""
+
+    CORE = "core"
+    """Schedules and takes pages for all ranks of its group, and is no rank itself."""
+    WORKER = "worker"
+
+
 class Recorder(StrEnum):
     """What wrote a capture."""
 
@@ -66,7 +74,10 @@ class Recorder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A profiled process. ``process`` is ``globalPid >> 24``: it holds the pid and the machine's id in the capture."""
+    """A profiled process. ``process`` is ``globalPid >> 24``: it holds the pid and the machine's id in the capture.
+
+    ``group``: processes of one engine that share a scheduler; ``role``: which of them it is.
+    """
 
     process: int
     pid: int
@@ -78,13 +89,16 @@ class ProcessInfo:
     num_ranges: int
     num_api_calls: int
     num_gpu_work: int
+    group: str | None = None
+    role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureInfo:
     """One capture file, without anything that could tell whose it is.
 
-    ``fingerprint`` identifies the content; ``session_start_utc_ns`` is wall time at capture time 0, when known.
+    ``fingerprint`` identifies the content; ``session_start_utc_ns`` is wall time at capture time 0, when known;
+    ``file`` is its name, without its folder.
     """
 
     fingerprint: str
@@ -95,11 +109,15 @@ class CaptureInfo:
     session_start_utc_ns: int | None
     first_ns: int | None
     last_ns: int | None
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What ``run.json`` says of a run: one launch of one arm on all its ranks."""
+    """What ``run.json`` says of a run: one launch of one arm on all its ranks.
+
+    ``arms``: of a duet, which ran several arms in turn in the same processes; ``arm`` is None then.
+    """
 
     run: str
     arm: str | None
@@ -114,6 +132,7 @@ class RunInfo:
     findings: tuple[Finding, ...]
     settings: dict[str, Value] = field(default_factory=dict)
     counters: dict[str, dict[str, float]] = field(default_factory=dict)
+    arms: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from dflash_bench.layout import (
     part_path,
     steps_path,
 )
-from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RankSource, Recorder, RunInfo
+from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RankSource, Recorder, Role, RunInfo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +126,8 @@ class EventFile:
         """Some columns of a row group, in the declared schema. Raises DataError when they cannot be read."""
         with _opened(self.path, self.schema, self.metadata) as file:
             pa.default_memory_pool().release_unused()
-            return file.read_row_group(group, columns=list(columns), use_threads=False)
+            there = [name for name in columns if name in file.schema_arrow.names]
+            return _whole(file.read_row_group(group, columns=there, use_threads=False), self.schema, columns)
 
 
 def _read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
@@ -135,7 +136,18 @@ def _read_part(path: Path, schema: pa.Schema, columns: Sequence[str] | None = No
         found = pa.Table.from_batches([], schema)
         return found if columns is None else found.select(list(columns))
     with _opened(path, schema) as file:
-        return file.read(None if columns is None else list(columns))
+        wanted = schema.names if columns is None else list(columns)
+        return _whole(file.read([name for name in wanted if name in file.schema_arrow.names]), schema, wanted)
+
+
+def _whole(rows: pa.Table, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
+    """The rows with the columns that an older format lacks, which are null."""
+    if rows.column_names == list(columns):
+        return rows
+    for name in columns:
+        if name not in rows.column_names:
+            rows = rows.append_column(schema.field(name), pa.nulls(len(rows), schema.field(name).type))
+    return rows.select(list(columns))
 
 
 @contextmanager
@@ -143,7 +155,8 @@ def _opened(path: Path, schema: pa.Schema, metadata: pq.FileMetaData | None = No
     """An open part of a profile. Raises SchemaError for other columns, DataError for what Arrow cannot read in it."""
     try:
         with pq.ParquetFile(path, metadata=metadata) as file:
-            if not file.schema_arrow.equals(schema):
+            there = file.schema_arrow
+            if not there.equals(pa.schema([f for f in schema if f.name in there.names or not f.nullable])):
                 text = f"{path}: columns differ from profile format {FORMAT_VERSION}"
                 raise SchemaError(text, hint="ingest the capture again")
             yield file
@@ -171,10 +184,9 @@ def open_profile(path: Path) -> Profile:
     version = raw.get("format_version") if isinstance(raw, dict) else None
     if version is None:
         raise DataError(f"{file} is not of a profile: it states no format", hint="dflash-bench ingest CAPTURE")
-    if version != FORMAT_VERSION:
-        raise SchemaError(
-            f"{file} has profile format {version}; this version reads {FORMAT_VERSION}", hint="ingest the capture again"
-        )
+    if version not in range(1, FORMAT_VERSION + 1):
+        text = f"{file} has profile format {version}; this version reads 1 to {FORMAT_VERSION}"
+        raise SchemaError(text, hint="ingest the capture again")
     try:
         return Profile(path, _run_from_json(raw))
     except (KeyError, TypeError, ValueError) as error:
@@ -202,10 +214,16 @@ def _processes(info: RunInfo) -> pa.Table:
 
 def _run_from_json(raw: dict[str, Any]) -> RunInfo:
     content = {k: v for k, v in raw.items() if k != "format_version"}
-    content["devices"] = tuple(raw["devices"])
+    content["devices"], content["arms"] = tuple(raw["devices"]), tuple(raw.get("arms", ()))
     content["captures"] = tuple(CaptureInfo(**{**c, "recorder": Recorder(c["recorder"])}) for c in raw["captures"])
     content["processes"] = tuple(
-        ProcessInfo(**{**p, "rank_source": RankSource(p["rank_source"]) if p["rank_source"] else None})
+        ProcessInfo(
+            **{
+                **p,
+                "rank_source": RankSource(p["rank_source"]) if p["rank_source"] else None,
+                "role": Role(p["role"]) if p.get("role") else None,
+            }
+        )
         for p in raw["processes"]
     )
     content["findings"] = tuple(Finding(**f) for f in raw["findings"])

@@ -21,6 +21,11 @@ ABSENT = -(1 << 63)
 
 _VERSION_SUFFIX = re.compile(r"_v\d+$")
 
+_FOLDERS = re.compile(
+    r"(?<![\w.])(?:~|[A-Za-z]:)?[/\\](?:[^/\\:()\s]*[/\\])*?"
+    r"(?:(?:site|dist)-packages[/\\]|(?=[^/\\:()\s]*(?:[:()\s]|$)))"
+)
+
 _SKIPPED = {
     "table_without_columns": "rows lie in tables without a column that they mean nothing without, and were left out",
     "table_without_ids": "rows lie in tables without the column of an id, and were read as if all had one and the same",
@@ -36,6 +41,8 @@ _SKIPPED = {
     "api_call_without_time": "API calls have no start or end and were left out",
     "gpu_work_without_time": "GPU rows have no timestamps (CUPTI writes 0) and were left out",
     "overhead_without_time": "overhead rows have no start or end and were left out",
+    "operator_without_time": "operators or Python frames have no start or length and were left out",
+    "operator_ends_before_start": "operators or Python frames end before they start and were left out",
     "api_row_is_backtrace": "API rows are backtraces that repeat a call's id; they are no calls and were left out",
 }
 
@@ -114,6 +121,11 @@ def thread_of(ids: IntArray) -> IntArray:
 def without_version(name: str) -> str:
     """The name of an API call without the suffix that nsys gives some (``cudaLaunchKernel_v7000``)."""
     return _VERSION_SUFFIX.sub("", name)
+
+
+def without_folders(text: str) -> str:
+    """A text with files in place of their absolute paths: folders name users. Of a package its own folders stay."""
+    return _FOLDERS.sub("", text)
 
 
 UNNAMED = "(unnamed)"

@@ -26,11 +26,15 @@ def _read_steps(path: Path) -> pa.Table:
 
     Raises DataError when the file cannot be read, SchemaError when it lacks a column.
     """
-    options = pa_csv.ConvertOptions(column_types={f.name: f.type for f in STEPS}, null_values=[""])
+    types = {f.name: f.type for f in STEPS}
+    options = pa_csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
     try:
         found = pa_csv.read_csv(path, convert_options=options)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read as a table of steps: {error}", hint="make the run again") from None
+    for name in ("arm", "pair"):  # of a duet
+        if name not in found.column_names:
+            found = found.append_column(name, pa.nulls(len(found), STEPS.field(name).type))
     if missing := [name for name in STEPS.names if name not in found.column_names]:
         raise SchemaError(f"{path}: a table of steps without {', '.join(missing)}", hint="make the run again")
     if empty := [f.name for f in STEPS if not f.nullable and found.column(f.name).null_count]:

@@ -414,8 +414,8 @@ def refused(cli, profile):
 
 def test_a_profile_of_another_format_version(cli, profile):
     run = profile / "run.json"
-    run.write_text(run.read_text().replace('"format_version": 1', '"format_version": 99'))
-    assert f"{run} has profile format 99; this version reads 1" in refused(cli, profile)
+    run.write_text(run.read_text().replace('"format_version": 2', '"format_version": 99'))
+    assert f"{run} has profile format 99; this version reads 1 to 2" in refused(cli, profile)
 
 
 def test_a_table_that_is_gone_is_not_taken_for_one_without_rows(cli, profile):

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from handmade import Call, Range, Work, mark, write
 
@@ -20,6 +22,7 @@ from dflash_bench.errors import UsageError
 from dflash_bench.ingest.build import build_profile
 from dflash_bench.ingest.nsys.source import open_export
 from dflash_bench.ingest.sources import IngestOptions, ingest
+from dflash_bench.profile import open_profile
 
 RANK_0 = "h200x2_nosync_rank0.sqlite"
 STEPS = [Range("decode_step", k * 100, k * 100 + 90) for k in range(5)]
@@ -480,3 +483,44 @@ def test_partitions_can_be_read_as_they_are(h200, profiles):
     frame = pd.read_parquet(profile.path / "ranges")
     assert set(frame["rank"].astype(int)) == {0}
     assert os.listdir(profile.path / "ranges") == ["rank=0"]  # noqa: PTH208
+
+
+def test_the_code_behind_a_call_comes_from_its_call_chain(tmp_path):
+    """As nsys 2022 writes it: the chain stands in a backtrace row of the call's id, CUDA's own frames on top of it."""
+    path = write(tmp_path / "a.sqlite", STEPS, [Call("cudaStreamSynchronize", 10, 20, 5)])
+    with closing(sqlite3.connect(path)) as db, db:
+        names = ["0x7fd9", "libcupti.so.11.7", "cudaSync", "/usr/lib/libcudart.so.12", "fill", "/home/ada/a.so"]
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", [(90 + k, name) for k, name in enumerate(names)])
+        db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME ADD COLUMN callchainId INTEGER")
+        db.execute("CREATE TABLE CUDA_CALLCHAINS (id INTEGER, symbol INTEGER, module INTEGER, stackDepth INTEGER)")
+        frames = [(3, 90, 91, 0), (3, 92, 93, 1), (3, 94, 95, 2), (3, 94, 95, 3)]
+        db.executemany("INSERT INTO CUDA_CALLCHAINS VALUES (?, ?, ?, ?)", frames)
+        db.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT start, end, 67, globalTid, correlationId, nameId, 0, 3"
+            " FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+        )
+    (profile,) = ingest([path], IngestOptions(profiles=tmp_path / "profiles"))
+    stacks, calls = profile.frame("stacks"), profile.frame("api_calls")
+    assert stacks[["correlation_id", "frames"]].to_numpy().tolist() == [[5, "fill (a.so) < fill (a.so)"]]
+    assert calls[["name", "return_value"]].to_numpy().tolist() == [["cudaStreamSynchronize", 0]]
+
+
+def test_a_profile_of_the_first_format_is_read(tmp_path, h200, profiles):
+    """Columns that came later are null in it, and nothing else differs."""
+    (profile,) = ingest([h200 / "h200x2_sync_rank0.sqlite"], IngestOptions(profiles, run="x"))
+    new = profile.frame("api_calls")
+    for file in profile.path.glob("api_calls/*/*.parquet"):
+        pq.write_table(pq.ParquetFile(file).read().drop_columns(["return_value"]), file)
+    run = json.loads((profile.path / "run.json").read_text())
+    run["format_version"] = 1
+    del run["arms"]
+    for each in run["processes"]:
+        del each["group"], each["role"]
+    for each in run["captures"]:
+        del each["file"]
+    (profile.path / "run.json").write_text(json.dumps(run))
+    old = open_profile(profile.path)
+    assert old.info == replace(profile.info, captures=tuple(replace(c, file=None) for c in profile.info.captures))
+    found = old.frame("api_calls")
+    assert found.return_value.isna().all()
+    assert found.drop(columns="return_value").equals(new.drop(columns="return_value"))

@@ -230,3 +230,26 @@ def test_a_folder_of_traces_is_one_run_with_the_figures_of_the_nsys_captures(tmp
 )
 def test_traces_of_one_run_share_a_stem(name: str, stem: str) -> None:
     assert trace_stem(Path(name)) == stem
+
+
+def test_operators_and_python_frames_are_kept_without_folders(tmp_path):
+    """Which line of code: where ranges are silent, these name the cause. A path names its file, not its owner."""
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::copy_", "pid": 7, "tid": 7, "ts": 10, "dur": 5},
+        {"ph": "X", "cat": "python_function", "name": "/home/ada/srv/scheduler.py(12): run_batch", "pid": 7, "tid": 7,
+         "ts": 8, "dur": 20},
+        {"ph": "X", "cat": "python_function", "name": "/usr/lib/site-packages/torch/nn/module.py(5): _call", "pid": 7,
+         "tid": 7, "ts": 9, "dur": 9},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::lost", "pid": 7, "tid": 7, "ts": 10},
+        {"ph": "X", "cat": "user_annotation", "name": "decode_step", "pid": 7, "tid": 7, "ts": 0, "dur": 90},
+    ]  # fmt: skip
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    (profile,) = ingest([path], IngestOptions(profiles=tmp_path / "profiles"))
+    found = profile.frame("operators")
+    assert found[["kind", "name", "start_ns", "end_ns"]].to_numpy().tolist() == [
+        ["operator", "aten::copy_", 10_000, 15_000],
+        ["python", "scheduler.py(12): run_batch", 8_000, 28_000],
+        ["python", "torch/nn/module.py(5): _call", 9_000, 18_000],
+    ]
+    assert [f.code for f in profile.info.findings] == ["operator_without_time"]

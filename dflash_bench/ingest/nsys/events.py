@@ -65,8 +65,10 @@ def stream(export: Export, skipped: Skipped, section: Section | None = None) -> 
 
 def _api_calls(export: Export, skipped: Skipped) -> Iterator[Batch]:
     columns = {"start": None, "end": None, "globalTid": None, "correlationId": None, "nameId": None, "eventClass": 0}
-    for batch in rows_of(export, ExportTable.RUNTIME, columns, skipped):
+    more = {"returnValue": ABSENT, "callchainId": ABSENT}
+    for batch in rows_of(export, ExportTable.RUNTIME, {**columns, **more}, skipped):
         keep = usable(batch, skipped, "api_call")
+        yield from _stacks(export, batch, keep)
         event_class = int_column(batch, "eventClass")
         is_call = (event_class == 0) | (event_class == 1)
         if not is_call.all():
@@ -84,8 +86,28 @@ def _api_calls(export: Export, skipped: Skipped) -> Iterator[Batch]:
                 "name": named(export, int_column(batch, "nameId")[keep], "api", skipped, without_version),
                 "start_ns": ints(int_column(batch, "start")[keep]),
                 "end_ns": ints(int_column(batch, "end")[keep]),
+                "return_value": nullable(int_column(batch, "returnValue")[keep]),
             },
         )
+
+
+def _stacks(export: Export, batch: pa.RecordBatch, keep: Rows) -> Iterator[Batch]:
+    """Which code made the calls. The chain stands in the call's own row, or in a backtrace row of the same id."""
+    if not export.has(ExportTable.CUDA_CALLCHAINS):
+        return
+    chain, is_usable = int_column(batch, "callchainId"), np.zeros(batch.num_rows, bool)
+    is_usable[keep] = True
+    rows = np.flatnonzero(is_usable & np.isin(chain, list(export.call_chains)))
+    if not len(rows):
+        return
+    ids = int_column(batch, "globalTid")[rows]
+    columns = {
+        "thread": ints(thread_of(ids)),
+        "correlation_id": ints(int_column(batch, "correlationId")[rows]),
+        "start_ns": ints(int_column(batch, "start")[rows]),
+        "frames": labels(chain[rows], export.call_chains.__getitem__),
+    }
+    yield Batch(Events.STACKS, process_of(ids), columns)
 
 
 _WORK = {"start": None, "end": None, "deviceId": 0, "streamId": 0, "correlationId": 0, "globalPid": None}

@@ -17,12 +17,17 @@ from pathlib import Path
 from dflash_bench.capture.tables import ExportTable
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.nsys.tables import NSYS_TABLES, Cell, Tables
+from dflash_bench.ingest.rows import without_folders
 from dflash_bench.model import CaptureInfo, Recorder
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 _RECORDER_KEY = "DFLASH_BENCH:RECORDER"
 _DEVICE_KEY = "DFLASH_BENCH:DEVICE"
+
+_BELOW_THE_PROGRAM = re.compile(r"lib(cupti|cuda|cudart|nvToolsExt|ToolsInjection|Tools|c|pthread)[-.]")
+"""Modules whose frames are no code of the program's."""
+_MAX_FRAMES = 8
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,19 @@ class Export:
         return {key: _text(value) for key, value in found if isinstance(key, int) and value is not None}
 
     @cached_property
+    def call_chains(self) -> dict[int, str]:
+        """Each call chain as one text: the program's frames, innermost first, without those of CUDA and nsys."""
+        frames: dict[int, list[tuple[int, str]]] = {}
+        columns = "id", "stackDepth", "symbol", "module"
+        for key, depth, symbol, module in self.cells(ExportTable.CUDA_CALLCHAINS, *columns):
+            if isinstance(key, int) and isinstance(depth, int) and isinstance(symbol, int):
+                file = without_folders(self.strings.get(module, "") if isinstance(module, int) else "")
+                name = without_folders(self.strings.get(symbol, ""))
+                if name and not name.startswith("0x") and not _BELOW_THE_PROGRAM.match(file):
+                    frames.setdefault(key, []).append((depth, f"{name} ({file})" if file else name))
+        return {k: " < ".join(text for _, text in sorted(own)[:_MAX_FRAMES]) for k, own in frames.items()}
+
+    @cached_property
     def about_export(self) -> dict[str, str]:
         """What the exporter says of itself; empty in the oldest files."""
         names = ExportTable.META_DATA_EXPORT, ExportTable.OLD_META_DATA_EXPORT
@@ -109,6 +127,7 @@ class Export:
             session_start_utc_ns=int(epoch[0][0]) if epoch and isinstance(epoch[0][0], int) else None,
             first_ns=min((start for start, _ in times if isinstance(start, int)), default=None),
             last_ns=max((stop for _, stop in times if isinstance(stop, int)), default=None),
+            file=self.path.name,
         )
 
     @property

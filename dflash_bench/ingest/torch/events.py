@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dflash_bench.ingest.rows import BATCH_ROWS, UNNAMED, Batch, without_version
+from dflash_bench.ingest.rows import BATCH_ROWS, UNNAMED, Batch, without_folders, without_version
 from dflash_bench.layout import NAME, SCHEMAS, Events
 
 _VM = 1 << 24
@@ -19,7 +19,8 @@ _RANGE, _CALL, _OVERHEAD = {"user_annotation"}, {"cuda_runtime", "cuda_driver", 
 _WORK = {
     "kernel": "kernel", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset",
 }  # fmt: skip
-_HOST = _RANGE | _CALL | {"cpu_op", "operator", "python_function"}
+_OPERATOR = {"cpu_op": "operator", "operator": "operator", "python_function": "python"}
+_HOST = _RANGE | _CALL | _OPERATOR.keys()
 _LIBRARY_PREFIX = re.compile(r"(nccl|c10d|gloo|mscclpp):")
 _COUNTER_SUFFIX = re.compile(r"#\d+$")
 _INT64 = 1 << 63
@@ -59,6 +60,9 @@ class EventRows:
             table, row = Events.API_CALLS, _call_row(event, process)
         elif category in _RANGE:
             table, row = Events.RANGES, _range_row(event, process)
+        elif category in _OPERATOR:
+            own, name = (_own(event, process), _thread(event), _OPERATOR[category]), without_folders(_name(event))
+            table, row = Events.OPERATORS, (*own, name or UNNAMED, *_times(event, "operator"))
         elif category in _OVERHEAD:
             table, row = Events.OVERHEAD, (process, 0, _name(event), *_times(event, "overhead"))
         else:
@@ -90,7 +94,7 @@ def _range_row(event: dict[str, Any], process: int) -> tuple[Any, ...]:
 def _call_row(event: dict[str, Any], process: int) -> tuple[Any, ...]:
     start, end = _times(event, "api_call")
     name = without_version(_name(event))
-    return _own(event, process), _thread(event), _argument(event, "correlation", 0), name, start, end
+    return _own(event, process), _thread(event), _argument(event, "correlation", 0), name, start, end, None
 
 
 def _work_row(event: dict[str, Any], process: int, kind: str) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """Chrome traces of the torch profiler (``.json``, ``.json.gz``, one per rank), as SGLang and vLLM write them.
 
-User annotations become ranges, ``cuda_runtime``/``cuda_driver`` events API calls, kernels, copies and memsets GPU work.
-Everything else (operators, Python frames, flow arrows) is passed over. The file is streamed; only names are kept whole.
+User annotations become ranges, ``cuda_runtime``/``cuda_driver`` events API calls, kernels, copies and memsets GPU work,
+CPU operators and Python frames a table of their own. All else (flow arrows, counters) is passed over. The file is
+streamed; only names are kept whole.
 
 A trace says its rank in ``distributedInfo``. It has no range domains: annotations with a library's prefix (``nccl:``)
 get that prefix as their domain, so that they never take the blame for the program's own time. Counters that the
@@ -127,6 +128,7 @@ def open_trace(path: Path) -> TorchTrace:
             session_start_utc_ns=base if isinstance(base, int) and 0 <= base < 1 << 63 else None,
             first_ns=None,
             last_ns=None,
+            file=path.name,
         ),
         process=process,
         rank=_count(ranks, "rank"),
