@@ -56,7 +56,7 @@ class RankSource(StrEnum):
     PROCESS_ORDER = "process order"
 
 
-class Role(StrEnum):
+class ProcessRole(StrEnum):
     """What a process does of an engine that splits a rank."""
 
     CORE = "core"
@@ -90,7 +90,7 @@ class ProcessInfo:
     num_api_calls: int
     num_gpu_work: int
     group: str | None = None
-    role: Role | None = None
+    role: ProcessRole | None = None
 
 
 @dataclass(frozen=True, slots=True)

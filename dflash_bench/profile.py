@@ -27,7 +27,7 @@ from dflash_bench.layout import (
     part_path,
     steps_path,
 )
-from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RankSource, Recorder, Role, RunInfo
+from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RankSource, Recorder, ProcessRole, RunInfo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -221,7 +221,7 @@ def _run_from_json(raw: dict[str, Any]) -> RunInfo:
             **{
                 **p,
                 "rank_source": RankSource(p["rank_source"]) if p["rank_source"] else None,
-                "role": Role(p["role"]) if p.get("role") else None,
+                "role": ProcessRole(p["role"]) if p.get("role") else None,
             }
         )
         for p in raw["processes"]

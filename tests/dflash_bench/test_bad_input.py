@@ -468,7 +468,7 @@ def test_a_parquet_file_of_another_layout(cli, profile):
     (ranges,) = profile.glob("ranges/*/*.parquet")
     (marks,) = profile.glob("marks/*/*.parquet")
     shutil.copyfile(marks, ranges)
-    assert f"{ranges}: columns differ from profile format 1" in refused(cli, profile)
+    assert f"{ranges}: columns differ from profile format 2" in refused(cli, profile)
 
 
 def test_a_damaged_profile_is_named_and_left_out_of_the_list(cli, profile, caplog):
