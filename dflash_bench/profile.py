@@ -27,7 +27,7 @@ from dflash_bench.layout import (
     part_path,
     steps_path,
 )
-from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, RankSource, Recorder, ProcessRole, RunInfo
+from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, ProcessRole, RankSource, Recorder, RunInfo
 
 if TYPE_CHECKING:
     import pandas as pd
