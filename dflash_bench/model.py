@@ -114,9 +114,10 @@ class CaptureInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What ``run.json`` says of a run: one launch of one arm on all its ranks.
+    """What ``run.json`` says of a run: one launch on all its ranks, of one arm, or of several that take turns in it.
 
-    ``arms``: of a duet, which ran several arms in turn in the same processes; ``arm`` is None then.
+    ``arms`` are those that take turns (a duet), in the order asked for; empty for a run of one arm, which is ``arm``.
+    ``counters`` are by rank, in a duet by ``RANK:ARM``.
     """
 
     run: str
@@ -190,7 +191,8 @@ class Metric:
 
     ``values``: float64 [n] for MEDIAN (a distribution), 0/1 float64 [n] for MEAN (a share). For MEDIAN_DIFFERENCE,
     ``values`` is float64 [n] and ``group`` bool [n]: median where true − median where false. VALUE has one value and
-    no samples behind it. ``block`` int64 [n] is the step of each sample, by which it is resampled; None: its order.
+    no samples behind it. ``block`` int [n] is the step of each sample, by which it is resampled; None: its order.
+    ``pair`` int [n] is the pair of blocks that each sample is from, in a duet: arms are compared pair by pair.
     ``num_samples`` overrides n where a value rests on more than one sample. ``coverage`` is the share of the events
     that the figure could see, where that can be less than all of them.
     """
@@ -204,6 +206,7 @@ class Metric:
     block: IntArray | None = None
     num_samples: int | None = None
     coverage: float | None = None
+    pair: IntArray | None = None
 
     @property
     def n(self) -> int:

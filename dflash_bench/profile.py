@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
-from dflash_bench.errors import DataError, SchemaError
+from dflash_bench.errors import DataError, SchemaError, UsageError
 from dflash_bench.layout import (
     FORMAT_VERSION,
     PROCESSES,
@@ -35,10 +35,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """An ingested run on disk."""
+    """An ingested run on disk. ``arm``: the one of several arms that take turns in it which is looked at."""
 
     path: Path
     info: RunInfo
+    arm: str | None = None
+
+    def of_arm(self, arm: str) -> Profile:
+        """The same run, of which the blocks of one arm alone are looked at. Raises UsageError for another arm."""
+        if arm not in self.info.arms:
+            known = ", ".join(self.info.arms) or f"it has one arm, {self.info.arm or 'not stated'}"
+            raise UsageError(f"{self.info.run} has no blocks of an arm {arm!r}: {known}")
+        return dataclasses.replace(self, info=dataclasses.replace(self.info, arm=arm), arm=arm)
 
     def events(self, table: Events, process: ProcessInfo, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one process, in the declared schema; empty when the capture had none. ``columns``: only these.

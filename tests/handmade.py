@@ -151,6 +151,8 @@ def events(
         num_open=len(ranges) - len(closed),
         calls=api_calls(calls),
         gpu=gpu_rows(work),
+        marks=names([]),
+        marked_at=ints([]),
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def both_sides(
     base: str, candidate: str | None, options: IngestOptions, progress: Progress | None = None
 ) -> tuple[tuple[Profile, ...], tuple[Profile, ...]]:
-    """The runs of base and candidate. One word alone holds two runs, one a side.
+    """The runs of base and candidate. One word alone holds two runs, one a side, or one of two arms.
 
     Raises UsageError as `resolve_side` does, and when a run stands on both sides or a single word is not two runs.
     """
@@ -28,12 +28,14 @@ def both_sides(
     if candidate is not None:
         old, new = resolve_side(base, options, progress), resolve_side(candidate, options, progress)
         # one run against itself is a way to see that nothing differs
-        if len(old) + len(new) > 2 and (same := {p.path for p in old} & {p.path for p in new}):
-            raise UsageError(f"{', '.join(sorted(path.name for path in same))} stands on both sides")
+        if len(old) + len(new) > 2 and (same := {(p.path, p.arm) for p in old} & {(p.path, p.arm) for p in new}):
+            raise UsageError(f"{', '.join(sorted(path.name for path, _ in same))} stands on both sides")
         return old, new
     found = resolve(base, options, progress)
     if len(found) == 2:
         return found[:1], found[1:]
+    if len(found) == 1 and len(arms := found[0].info.arms) == 2:
+        return (found[0].of_arm(arms[0]),), (found[0].of_arm(arms[1]),)
     raise UsageError(
         f"{base} is {len(found)} run{'s' * (len(found) > 1)} ({', '.join(p.info.run for p in found)}): "
         "compare it with what?",
@@ -59,7 +61,7 @@ def resolve_side(words: str, options: IngestOptions, progress: Progress | None =
     """
     from dflash_bench.ingest.sources import resolve
 
-    found = {p.path.resolve(): p for word in _words(words, options) for p in resolve(word, options, progress)}
+    found = {(p.path.resolve(), p.arm): p for word in _words(words, options) for p in resolve(word, options, progress)}
     runs = sorted(found.values(), key=lambda p: (p.info.created_utc, p.info.run))
     arms = sorted({p.info.arm or "not stated" for p in runs})
     if len(arms) > 1:

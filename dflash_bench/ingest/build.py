@@ -93,11 +93,12 @@ def check_run_name(run: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What was read of one export: its processes with their row counts, its marks, its gaps."""
+    """What was read of one export: its processes with their row counts, its marks, its gaps, the arms of a duet."""
 
     processes: tuple[ProcessInfo, ...]
     marks: dict[int, RankMark]
     skipped: Skipped
+    arms: tuple[str, ...]
 
 
 def _existing(target: Path, exports: Sequence[Source], options: IngestOptions) -> Profile | None:
@@ -175,7 +176,7 @@ def _part(export: Source, capture: int, results: Sequence[TaskResult]) -> _Part:
             f"{export.path}: nothing to measure: the capture holds neither NVTX ranges nor CUDA calls nor GPU work",
             hint="capture again with `dflash-bench capture -- CMD`; `dflash-bench doctor` says what is missing",
         )
-    return _Part(processes, marks, skipped)
+    return _Part(processes, marks, skipped, tuple(arm for result in results for arm in result.arms))
 
 
 def _process_info(process: int, capture: int, counts: dict[tuple[Events, int], int]) -> ProcessInfo:
@@ -201,6 +202,8 @@ def _describe(exports: Sequence[Source], parts: Sequence[_Part], run: str, optio
     arms = sorted({p.arm for p in processes if p.arm is not None})
     if len(arms) > 1:
         raise DataError(f"run {run} mixes the arms {', '.join(arms)}", hint="ingest each arm on its own")
+    in_turn = {arm for part in parts for arm in part.arms}
+    asked = [arm for arm in str(options.settings.get("arms", "")).split() if arm in in_turn]
     worlds = {p.world for p in processes if p.world is not None}
     devices = tuple(dict.fromkeys(name for export in exports for name in export.gpu_names))
     return RunInfo(
@@ -216,6 +219,7 @@ def _describe(exports: Sequence[Source], parts: Sequence[_Part], run: str, optio
         processes=processes,
         findings=_findings(exports, parts, processes),
         settings={"rank_pattern": options.rank_pattern, **options.settings},
+        arms=tuple(dict.fromkeys([*asked, *sorted(in_turn)])),
         counters={str(rank): dict(values) for rank, values in sorted(options.counters.items())},
     )
 

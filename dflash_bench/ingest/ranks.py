@@ -10,14 +10,14 @@ from dflash_bench.errors import DataError, UsageError
 from dflash_bench.model import ProcessInfo, RankSource
 
 DEFAULT_RANK_PATTERN = r"rank[-_.]?(?P<rank>\d+)"
-MARK = re.compile(r"^dflash_bench rank=(?P<rank>\d+) world=(?P<world>\d+) arm=(?P<arm>.*)$", re.DOTALL)
+MARK = re.compile(r"^dflash_bench rank=(?P<rank>\d+) world=(?P<world>\d+)(?: arm=(?P<arm>.*))?$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class RankMark:
     """What a process says of itself, in the NVTX mark ``dflash_bench rank=R world=W arm=A``.
 
-    A torch-profiler trace states rank and world too (``source``), and no arm.
+    Where several arms take turns it names none, and a torch-profiler trace states rank and world (``source``) alone.
     """
 
     rank: int
@@ -29,7 +29,9 @@ class RankMark:
     def parse(cls, text: str) -> RankMark | None:
         """The mark in a text, or None when the text is another one."""
         found = MARK.match(text)
-        return None if found is None else cls(int(found["rank"]), int(found["world"]), found["arm"].strip())
+        if found is None:
+            return None
+        return cls(int(found["rank"]), int(found["world"]), None if found["arm"] is None else found["arm"].strip())
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 def resolve(source: str, options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
     """The profiles that a word on the command line means: a profile's name or folder, a folder that holds profiles, a
     capture, a folder of captures, or a pattern over names of profiles or over paths (``smoke-*``, ``old/smoke-*``).
+    ``RUN:ARM`` is one arm of a run in which several take turns.
 
     Raises UsageError when there is no such thing, DataError when a capture cannot be read.
     """
@@ -46,6 +47,9 @@ def resolve(source: str, options: IngestOptions, progress: Progress | None = Non
         return tuple(reversed(inside))
     if path.exists():
         return ingest([path], replace(options, is_implicit=True), progress)
+    run, colon, arm = source.rpartition(":")
+    if colon and run and "/" not in arm:
+        return tuple(profile.of_arm(arm) for profile in resolve(run, options, progress))
     known = ", ".join(p.info.run for p in profiles_in(options.profiles)[:5])
     where = f"; profiles in {options.profiles}: {known}" if known else ""
     raise UsageError(f"{source}: no such profile, file or folder{where}", hint="dflash-bench ingest PATH")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dflash_bench.duet import duet_mark
 from dflash_bench.errors import DataError
 from dflash_bench.ingest.ranks import RankMark
 from dflash_bench.ingest.rows import Batch, Skipped, values_of
@@ -41,11 +42,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task wrote and met. ``counts``: rows by (table, process); ``marks``: ranks by process."""
+    """What a task wrote and met.
+
+    ``counts``: rows by (table, process); ``marks``: ranks by process; ``arms``: those that take turns in a duet.
+    """
 
     counts: dict[tuple[Events, int], int]
     marks: dict[int, RankMark]
     skipped: Skipped
+    arms: tuple[str, ...] = ()
 
 
 def plan(exports: Sequence[Source], folder: Path) -> tuple[Task, ...]:
@@ -63,7 +68,7 @@ def run_task(task: Task, on_rows: OnRows | None = None) -> TaskResult:
     Raises DataError when the capture is damaged, or its processes are too many to be true, and OSError when the rows
     cannot be written.
     """
-    skipped, marks = Skipped(), dict[int, RankMark]()
+    skipped, marks, arms = Skipped(), dict[int, RankMark](), list[str]()
     with ExitStack() as stack:
         writers = Writers(task.folder, task.capture, stack)
         for batch in task.source.stream(skipped, task.section):
@@ -75,10 +80,13 @@ def run_task(task: Task, on_rows: OnRows | None = None) -> TaskResult:
                 )
             if batch.table is Events.MARKS:
                 marks |= _rank_marks(batch)
+                arms += [
+                    found.arm for text in batch.columns["text"].dictionary.to_pylist() if (found := duet_mark(text))
+                ]
             if on_rows is not None:
                 on_rows(len(batch.process))
         writers.close()
-    return TaskResult(writers.counts, marks, skipped)
+    return TaskResult(writers.counts, marks, skipped, tuple(dict.fromkeys(arms)))
 
 
 def _rank_marks(batch: Batch) -> dict[int, RankMark]:

@@ -27,7 +27,8 @@ class Arrivals:
     """One rank's agreements in order, in its capture's clock. All arrays [n], n = number of agreements.
 
     ``step_start`` is where the step around each began; ``is_alloc`` whether that step allocated; ``work`` float64 [n]
-    of each name: time spent in that range (innermost) between the step's start and the arrival.
+    of each name: time spent in that range (innermost) between the step's start and the arrival. ``pair``: of blocks,
+    in a duet, that the step is from.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class Arrivals:
     step_start: IntArray
     is_alloc: BoolArray
     work: dict[str, FloatArray]
+    pair: IntArray | None = None
 
 
 def arrivals_of(view: View) -> Arrivals | None:
@@ -55,6 +57,7 @@ def arrivals_of(view: View) -> Arrivals | None:
         step_start=steps.start[step],
         is_alloc=steps.holding_any(view.named(view.reading.alloc).start)[step],
         work=_work_before(view, found.thread, steps.start[step], found.start),
+        pair=None if steps.pair is None else steps.pair[step],
     )
 
 
@@ -78,7 +81,7 @@ def _work_before(view: View, thread: IntArray, begin: IntArray, arrival: IntArra
 class Meeting:
     """All ranks over the steps that all of them agreed in, on the clock of the first rank. Matrices are [ranks, n].
 
-    ``offset`` float64 [ranks, n] is each rank's clock minus the first rank's, step by step.
+    ``offset`` float64 [ranks, n] is each rank's clock minus the first rank's, step by step. ``pair``: see `Arrivals`.
     """
 
     ranks: tuple[int, ...]
@@ -87,6 +90,7 @@ class Meeting:
     is_alloc: BoolArray
     offset: FloatArray
     is_one_clock: bool
+    pair: IntArray | None
 
     @property
     def last(self) -> IntArray:
@@ -133,6 +137,7 @@ def meet(found: Sequence[Arrivals]) -> tuple[Meeting, tuple[Finding, ...]] | Non
         is_alloc=np.stack([a.is_alloc[:n] for a in found]),
         offset=offset,
         is_one_clock=is_one_clock,
+        pair=None if found[0].pair is None else found[0].pair[:n],
     )
     return meeting, _findings(found, meeting)
 
@@ -153,12 +158,12 @@ def _findings(found: Sequence[Arrivals], meeting: Meeting) -> tuple[Finding, ...
 
 def agreement_metrics(meeting: Meeting) -> Iterator[Metric]:
     """The figures of each rank, then those of all of them together."""
-    last, wait, every = meeting.last, meeting.wait, np.arange(meeting.arrival.shape[1])
+    last, wait, every, pair = meeting.last, meeting.wait, np.arange(meeting.arrival.shape[1]), meeting.pair
     for k, rank in enumerate(meeting.ranks):
-        yield metric("dp.wait", rank, wait[k], block=every)
-        yield metric("dp.lateness", rank, meeting.lateness[k], block=every)
-        yield metric("dp.straggler_share", rank, last == k, block=every)
+        yield metric("dp.wait", rank, wait[k], block=every, pair=pair)
+        yield metric("dp.lateness", rank, meeting.lateness[k], block=every, pair=pair)
+        yield metric("dp.straggler_share", rank, last == k, block=every, pair=pair)
         yield metric("clock.offset", rank, np.median(meeting.offset[k : k + 1], axis=1), num_samples=len(every))
         yield metric("clock.offset_spread", rank, meeting.offset_spread[k : k + 1], num_samples=len(every))
-    yield metric("dp.alloc_on_critical_path", None, meeting.is_alloc[last, every], block=every)
-    yield metric("dp.agreement_tax", None, meeting.tax, block=every)
+    yield metric("dp.alloc_on_critical_path", None, meeting.is_alloc[last, every], block=every, pair=pair)
+    yield metric("dp.agreement_tax", None, meeting.tax, block=every, pair=pair)

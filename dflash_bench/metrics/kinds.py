@@ -86,8 +86,7 @@ def _holds_prefill(view: View) -> BoolArray:
     # a decode step allocates with the same code as a prefill does
     prepare = view.named(view.reading.prepare)
     is_of_decode = intervals(prepare.start, prepare.end).holding(own.start) != NONE
-    step = np.searchsorted(view.steps.start, own.start[~is_of_decode], side="right") - 1
-    return view.steps.sum_by(step) > 0
+    return view.steps.sum_by(view.steps.covering(own.start[~is_of_decode])) > 0
 
 
 def timed(kinds: dict[Kind, BoolArray]) -> Iterator[tuple[Kind, BoolArray]]:
@@ -105,8 +104,7 @@ def measure_kinds(view: View, found: Measurements) -> None:
     kinds = kinds_of(view)
     for kind, is_own in kinds.items():
         found.add_value(f"steps@{kind}", int(is_own.sum()), len(steps))
-    period = np.diff(steps.start)
     for kind, is_own in timed(kinds):
         # until the next step starts: the last one has none
-        own = np.flatnonzero(is_own[:-1])
-        found.add(f"step.period@{kind}", period[own], own)
+        own = np.flatnonzero(is_own & steps.is_followed)
+        found.add(f"step.period@{kind}", steps.start[own + 1] - steps.start[own], own)

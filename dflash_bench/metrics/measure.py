@@ -49,19 +49,25 @@ _RULES: dict[Pool, Callable[[list[float]], float]] = {
 
 
 def measure(profile: Profile, reading: Reading | None = None, workers: Workers | None = None) -> RunMetrics:
-    """Measure a run. Raises UsageError when the reading's step pattern is no regular expression.
+    """Measure a run, or the blocks of one arm in it. Raises UsageError when the reading's step pattern is no regular
+    expression, or the run has no such arm.
 
     One process of the run is held in memory as a whole, some 60 bytes a row. Large runs of several ranks are measured
     by several spawned processes: a script that calls this needs ``if __name__ == "__main__"``, or `Workers(1)`.
     """
-    reading, info = reading or Reading(), profile.info
+    reading = reading or Reading()
+    if profile.arm is not None or reading.arm is not None:
+        arm = reading.arm or profile.arm
+        assert arm is not None
+        profile, reading = profile.of_arm(arm), replace(reading, arm=arm)
+    info = profile.info
     reading.step_pattern()
     by_rank = {
         rank: _joined(info.processes_of(rank), found)
         for rank, found in each_rank(profile, reading, workers or Workers())
     }
     findings = [f for each in by_rank.values() for f in each.found.findings]
-    alone = [*_counters(info.counters, findings), *(m for rank in info.ranks for m in step_metrics(profile, rank))]
+    alone = [*_counters(info, findings), *(m for rank in info.ranks for m in step_metrics(profile, rank))]
     tables = [_table(name, by_rank) for name in ("stall.by_cause", "sync.by_range", "sync.by_thread")]
     clock = first_on_clock(info.captures)
     arrivals = [
@@ -200,7 +206,13 @@ def _pooled_and_own(name: str, same: Sequence[tuple[int, Samples]]) -> Iterator[
             continue
         group = None if pooled.group is None else pooled.group[at : at + n]
         yield replace(
-            pooled, rank=rank, values=pooled.values[at : at + n], group=group, block=found.step, coverage=found.coverage
+            pooled,
+            rank=rank,
+            values=pooled.values[at : at + n],
+            group=group,
+            block=found.step,
+            coverage=found.coverage,
+            pair=found.pair,
         )
         at += n
 
@@ -214,7 +226,7 @@ def _as_one(name: str, same: Sequence[Samples]) -> Samples:
 
 
 def _samples(found: Metric) -> Samples:
-    return Samples(found.values, found.block, found.group, found.num_samples, found.coverage)
+    return Samples(found.values, found.block, found.group, found.num_samples, found.coverage, found.pair)
 
 
 def pool(same: Sequence[Metric], rank: int | None) -> Metric:
@@ -222,9 +234,12 @@ def pool(same: Sequence[Metric], rank: int | None) -> Metric:
     return metric_of(same[0].name, rank, _as_one(same[0].name, [_samples(each) for each in same]))
 
 
-def _counters(counters: dict[str, dict[str, float]], findings: list[Finding]) -> Iterator[Metric]:
+def _counters(info: RunInfo, findings: list[Finding]) -> Iterator[Metric]:
     """What the loop counted itself. A counter that this version has no entry for is named, not guessed at."""
-    for rank, values in counters.items():
+    for key, values in info.counters.items():
+        rank, _, arm = key.partition(":")
+        if info.arms and arm != info.arm:
+            continue
         if unknown := [name for name in values if not is_known(name)]:
             findings.append(finding("unknown_counter", int(rank), len(unknown), names=", ".join(unknown)))
         for name, value in values.items():

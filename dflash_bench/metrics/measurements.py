@@ -29,6 +29,7 @@ class Samples:
     group: BoolArray | None = None
     num_samples: int | None = None
     coverage: float | None = None
+    pair: IntArray | None = None
 
     @property
     def n(self) -> int:
@@ -37,9 +38,10 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """What the meters of one process fill in."""
+    """What the meters of one process fill in. ``pair_of_step`` int [steps]: in a duet, the pair that each is from."""
 
     rank: int | None
+    pair_of_step: IntArray | None = None
     metrics: dict[str, Samples] = field(default_factory=dict)
     causes: dict[str, Causes] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -51,9 +53,13 @@ class Measurements:
         step: IntArray | None = None,
         group: BoolArray | None = None,
         coverage: float | None = None,
+        pair: IntArray | None = None,
     ) -> None:
-        """Add the samples of a metric, each with the step it belongs to."""
-        self.metrics[name] = Samples(_small(values), None if step is None else _small(step), group, None, coverage)
+        """Add the samples of a metric, each with the step it belongs to, or else its pair."""
+        if step is not None and self.pair_of_step is not None:
+            pair = self.pair_of_step[step]
+        step = None if step is None else _small(step)
+        self.metrics[name] = Samples(_small(values), step, group, None, coverage, pair)
 
     def add_value(self, name: str, value: float, num_samples: int | None = None) -> None:
         """Add a metric that is one value, and say how many samples it rests on."""
@@ -103,12 +109,13 @@ def metric(
     group: BoolArray | None = None,
     num_samples: int | None = None,
     coverage: float | None = None,
+    pair: IntArray | None = None,
 ) -> Metric:
     """A metric with the unit and statistic of its registry entry."""
     known = spec(name)
     return Metric(
         name, rank, known.unit, known.statistic, np.asarray(values, np.float64), group,
-        None if block is None else np.asarray(block, np.int64), num_samples, coverage,
+        None if block is None else np.asarray(block, np.int64), num_samples, coverage, pair,
     )  # fmt: skip
 
 
@@ -116,7 +123,7 @@ def metric_of(name: str, rank: int | None, samples: Samples) -> Metric:
     """The metric of some samples."""
     return metric(
         name, rank, samples.values, block=samples.step, group=samples.group, num_samples=samples.num_samples,
-        coverage=samples.coverage,
+        coverage=samples.coverage, pair=samples.pair,
     )  # fmt: skip
 
 
@@ -134,12 +141,15 @@ def in_a_row(same: Sequence[Samples]) -> Samples:
     return Samples(
         values=np.concatenate([found.values for found in same]),
         step=np.concatenate(steps) if len(steps) == len(same) else None,
-        group=np.concatenate([f.group for f in same if f.group is not None])
-        if all(f.group is not None for f in same)
-        else None,
+        group=_all_or_none([found.group for found in same]),
         num_samples=sum(found.n for found in same) if same[0].num_samples is not None else None,
         coverage=sum(c * n for c, n in covered) / total if total else None,
+        pair=_all_or_none([found.pair for found in same]),
     )
+
+
+def _all_or_none(parts: Sequence[Any]) -> Any:
+    return None if any(part is None for part in parts) else np.concatenate(parts)
 
 
 def merged(parts: Sequence[Causes]) -> Causes:

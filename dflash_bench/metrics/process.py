@@ -62,7 +62,7 @@ def measure_process(
     allocation in a range, so that no such range means no allocation.
     """
     view = View(profile, load(profile, process, reading.rules), reading, is_own_loop)
-    found = Measurements(process.rank)
+    found = Measurements(process.rank, view.steps.pair)
     for measure in METERS:
         measure(view, found)
     steps = view.steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dflash_bench.metrics.events.arrays import by_code, changes
+from dflash_bench.metrics.events.arrays import NONE, by_code, changes
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.view import View
 
@@ -31,9 +31,13 @@ def measure_ranges(view: View, found: Measurements) -> None:
     is_counted = is_listed[names.codes]
     if not is_own.all():
         is_counted &= is_own | ~is_own_name[names.codes]
-    rows = np.flatnonzero(is_counted)
+    step = steps.covering(ranges.start) if view.is_part else None
+    rows = np.flatnonzero(is_counted if step is None else is_counted & (step != NONE))
     rows = rows[by_code(names.codes[rows])]
     length, codes = (ranges.end - ranges.start)[rows], names.codes[rows]
-    first = np.flatnonzero(changes(codes)) if len(codes) else rows
-    for code, part in zip(codes[first].tolist(), np.split(length, first[1:]), strict=True) if len(first) else ():
-        found.add(f"range.{names.values[code]}", part)
+    if not len(rows):
+        return
+    first = np.flatnonzero(changes(codes))
+    pairs = None if step is None or steps.pair is None else np.split(steps.pair[step[rows]], first[1:])
+    for k, (code, part) in enumerate(zip(codes[first].tolist(), np.split(length, first[1:]), strict=True)):
+        found.add(f"range.{names.values[code]}", part, pair=None if pairs is None else pairs[k])

@@ -16,6 +16,9 @@ class Reading:
     ``rules`` shorten names that engines write counts into, before anything looks at them (`presets`). ``prefill``, a
     regular expression too, matches the ranges that prefill where they do not lie inside ``prepare``; ``composition``
     reads a step's whole name before it is shortened: how many requests it prefills and how many it decodes.
+
+    ``arm``: of a run in which arms take turns, only that one's blocks of steps count. ``first``, ``last``: only steps
+    number first … last − 1 of each process count, from 0, ``None`` for no end.
     """
 
     step: str = "decode_step"
@@ -25,6 +28,9 @@ class Reading:
     rules: tuple[Rule, ...] = ()
     prefill: str = "prefill|alloc_extend"
     composition: re.Pattern[str] | None = None
+    arm: str | None = None
+    first: int = 0
+    last: int | None = None
 
     def prefill_pattern(self) -> re.Pattern[str]:
         return re.compile(self.prefill)

@@ -19,7 +19,8 @@ def measure_steps(view: View, found: Measurements) -> None:
     if not len(steps):
         _warn_of_no_steps(view, found)
         return
-    found.add("step.period", np.diff(steps.start), np.arange(1, len(steps)))
+    followed = np.flatnonzero(steps.is_followed)
+    found.add("step.period", steps.start[followed + 1] - steps.start[followed], followed + 1)
     overhead = read_columns(view.profile, Events.OVERHEAD, view.events.process, ("start_ns", "end_ns"))
     touched = num_touched(steps, *overhead.values())
     found.add_value("coverage.steps_with_overhead", touched, len(steps))

@@ -36,10 +36,17 @@ def step_metrics(profile: Profile, rank: int) -> Iterator[Metric]:
     steps = profile.steps(rank)
     running = ints(steps.column("running"))[:-1] // BUCKET
     number, period = ints(steps.column("step"))[:-1], _periods(profile, rank, StepTable.STEPS)
-    for bucket in np.unique(running):
+    is_counted, pair = np.ones(len(number), bool), None
+    if profile.arm is not None and len(number):
+        arms, pair = np.array(steps.column("arm").to_pylist()), ints(steps.column("pair"))
+        # the last step of a block has no next one
+        is_counted = (arms[:-1] == profile.arm) & (arms[1:] == profile.arm) & (pair[1:] == pair[:-1])
+        pair = pair[:-1]
+    for bucket in np.unique(running[is_counted]):
         low = int(bucket) * BUCKET
-        inside = running == bucket
-        yield metric(f"step.period@{low}-{low + BUCKET - 1}", rank, period[inside], block=number[inside])
+        inside = is_counted & (running == bucket)
+        own = None if pair is None else pair[inside]
+        yield metric(f"step.period@{low}-{low + BUCKET - 1}", rank, period[inside], block=number[inside], pair=own)
 
 
 def tracing_cost(profile: Profile) -> Table:

@@ -9,7 +9,7 @@ from dflash_bench.metrics.events.gpu import pieces
 from dflash_bench.metrics.events.host import Ranges, ThreadIndex, thread_index
 from dflash_bench.metrics.events.launches import Join, join
 from dflash_bench.metrics.events.process import ProcessEvents
-from dflash_bench.metrics.events.steps import Steps, find_steps
+from dflash_bench.metrics.events.steps import Steps, blocks_of, find_steps, in_blocks
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import Finding, IntArray
 from dflash_bench.profile import Profile
@@ -28,9 +28,21 @@ class View:
     def _found_steps(self) -> tuple[Steps, tuple[Finding, ...]]:
         return find_steps(self.events.ranges, self.events.process.rank, self.reading)
 
-    @property
+    @cached_property
     def steps(self) -> Steps:
-        return self._found_steps[0]
+        """The steps that count: of the arm that is looked at, and of the window."""
+        steps, reading = self._found_steps[0], self.reading
+        if reading.arm is not None:
+            steps = in_blocks(steps, blocks_of(self.events.marks, self.events.marked_at, reading.arm))
+        if reading.first or reading.last is not None:
+            inside = steps.number >= reading.first
+            steps = steps[inside if reading.last is None else inside & (steps.number < reading.last)]
+        return steps
+
+    @property
+    def is_part(self) -> bool:
+        """Whether not all steps of the process count."""
+        return len(self.steps) < len(self._found_steps[0])
 
     @property
     def step_findings(self) -> tuple[Finding, ...]:

@@ -155,7 +155,8 @@ def test_work_without_a_call_keeps_its_bar_and_has_no_launch():
 def test_the_median_step_is_the_one_nearest_to_the_median_and_the_longest_the_first_of_equals():
     start = array(0, 100, 200, 300, 400)
     end = start + array(10, 60, 30, 60, 20)
-    assert dict(_median_and_longest(Steps(start, end, "dflash"))) == {"median step": 2, "longest step": 1}
+    steps = Steps(start, end, "dflash", np.arange(len(start)))
+    assert dict(_median_and_longest(steps)) == {"median step": 2, "longest step": 1}
 
 
 def test_a_step_shows_its_ranges_waits_launches_and_work_from_its_own_start():
@@ -231,7 +232,7 @@ def test_names_stay_with_their_events():
     ranges = Ranges(array(1, 1, 1), names, names, array(0, 1, 2), array(9, 8, 7), names)
     calls = ApiCalls(array(), array(), Names(array(), ()), array(), array())
     rows = GpuRows(array(), array(), array(), array().astype(bool), *(array() for _ in range(4)))
-    events = ProcessEvents(PROCESS, ranges, 0, calls, rows)
+    events = ProcessEvents(PROCESS, ranges, 0, calls, rows, Names(array(), ()), array())
     found = gpu_work(OneProcess([], [], []), events)
     assert len(found) == 0
     assert len(found.launches) == 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dflash_bench.duet import duet_mark
 from dflash_bench.findings import finding
-from dflash_bench.metrics.events.arrays import NONE
+from dflash_bench.metrics.events.arrays import NONE, Index, Names
 from dflash_bench.metrics.events.host import Ranges
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import BoolArray, Finding, IntArray
@@ -15,17 +16,43 @@ from dflash_bench.model import BoolArray, Finding, IntArray
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of one process, ascending, none inside another.
+    """The steps of one process that count, ascending, none inside another. All arrays [n].
 
-    ``domain`` is where its own ranges live (libraries use others).
+    ``domain`` is where its own ranges live (libraries use others). ``number`` is the place of each among all steps of
+    the process, ``pair`` the pair of blocks that it is from, in a duet.
     """
 
     start: IntArray
     end: IntArray
     domain: str
+    number: IntArray
+    pair: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def __getitem__(self, index: Index) -> Steps:
+        pair = None if self.pair is None else self.pair[index]
+        return Steps(self.start[index], self.end[index], self.domain, self.number[index], pair)
+
+    @property
+    def is_followed(self) -> BoolArray:
+        """bool [n]: whether the next step of the process counts too, in the same block."""
+        followed = np.zeros(len(self), bool)
+        followed[:-1] = np.diff(self.number) == 1
+        if self.pair is not None:
+            followed[:-1] &= np.diff(self.pair) == 0
+        return followed
+
+    @property
+    def stop(self) -> IntArray:
+        """Where what belongs to a step ends: at the start of the next, or with the step itself where none follows."""
+        return np.where(self.is_followed, np.append(self.start[1:], 0)[: len(self)], self.end)
+
+    def covering(self, t: IntArray) -> IntArray:
+        """The step whose [start, stop) holds each instant, or NONE. int64 [n] → int64 [n]."""
+        found = np.searchsorted(self.start, t, side="right") - 1
+        return np.where((found >= 0) & (t < self.stop[found]), found, NONE) if len(self) else found
 
     def of(self, t: IntArray) -> IntArray:
         """The step whose [start, end) holds each instant, or NONE. int64 [n] → int64 [n]."""
@@ -77,7 +104,7 @@ def find_steps(ranges: Ranges, rank: int | None, reading: Reading) -> tuple[Step
     if inner.any():
         findings.append(finding("step_inside_step", rank, int(inner.sum())))
         found = found[~inner]
-    return Steps(found.start, found.end, domain), tuple(findings)
+    return Steps(found.start, found.end, domain, np.arange(len(found))), tuple(findings)
 
 
 def _main_domain(found: Ranges) -> tuple[str, int]:
@@ -86,3 +113,30 @@ def _main_domain(found: Ranges) -> tuple[str, int]:
     counts = np.bincount(found.domain.codes, minlength=len(found.domain.values))
     best = int(counts.argmax())
     return found.domain.values[best], int(counts.sum() - counts[best])
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of steps of one arm, in order. All arrays [n]."""
+
+    open: IntArray
+    close: IntArray
+    pair: IntArray
+
+
+def blocks_of(marks: Names, t: IntArray, arm: str) -> Blocks:
+    """The blocks of an arm: from each mark that opens one to the mark that closes it."""
+    found = [(int(at), duet_mark(marks.values[code])) for at, code in sorted(zip(t, marks.codes, strict=True))]
+    own = [(at, mark) for at, mark in found if mark is not None and mark.arm == arm]
+    opened = [(at, mark) for at, mark in own if mark.is_open]
+    closed = {mark.pair: at for at, mark in own if not mark.is_open}
+    whole = [(at, closed[mark.pair], mark.pair) for at, mark in opened if mark.pair in closed]
+    return Blocks(*np.array(whole, np.int64).reshape(-1, 3).T)
+
+
+def in_blocks(steps: Steps, blocks: Blocks) -> Steps:
+    """The steps that start inside a block, with its pair."""
+    block = np.searchsorted(blocks.open, steps.start, side="right") - 1
+    inside = (block >= 0) & (steps.start < np.append(blocks.close, 0)[block])
+    found = steps[inside]
+    return replace(found, pair=blocks.pair[block[inside]])

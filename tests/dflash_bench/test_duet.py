@@ -1,0 +1,116 @@
+"""Arms that take turns in one run: each one's figures are those of its own blocks of steps, told by pair."""
+
+from __future__ import annotations
+
+import pytest
+from handmade import Call, Range, Work, write
+
+from dflash_bench.cli.sides import both_sides
+from dflash_bench.duet import DuetMark, duet_mark
+from dflash_bench.errors import UsageError
+from dflash_bench.ingest.sources import IngestOptions, resolve
+from dflash_bench.metrics.measure import measure
+from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.summary import figure
+
+PERIODS = {"control": 100, "topup": 60}
+ORDER = ("control", "topup", "topup", "control", "topup", "control")
+"""The arm of each block; two of them are a pair."""
+
+
+def block(arm, pair, at):
+    """A refill step that does not count, then four that do, whose agreement takes a tenth of the period."""
+    period = PERIODS[arm]
+    ranges, calls, work = [Range("decode_step", at, at + 7)], [], []
+    at += 10
+    ranges.append(Range(f"dflash_bench duet pair={pair} arm={arm} open", at, None, kind=34))
+    for k in range(4):
+        start = at + k * period
+        ranges += [Range("decode_step", start, start + period - 5), Range("fill", start + 1, start + 1 + period // 10)]
+        calls.append(Call("cudaLaunchKernel", start + 20, start + 21, id=start))
+        work.append(Work(start + 22, start + 30, id=start))
+    at += 4 * period - 5
+    ranges.append(Range(f"dflash_bench duet pair={pair} arm={arm} close", at, None, kind=34))
+    # the step in flight is finished, and is none that counts
+    ranges.append(Range("decode_step", at, at + 9))
+    return ranges, calls, work, at + 1000
+
+
+@pytest.fixture(scope="module")
+def duet(tmp_path_factory):
+    folder, at = tmp_path_factory.mktemp("duet"), 0
+    ranges, calls, work = [Range("dflash_bench rank=0 world=1", 0, None, kind=34)], [], []
+    for k, arm in enumerate(ORDER):
+        *rows, at = block(arm, k // 2, at)
+        for mine, more in zip((ranges, calls, work), rows, strict=True):
+            mine += more
+    export = write(folder / "pair.sqlite", ranges, calls, work)
+    (profile,) = resolve(str(export), IngestOptions(profiles=folder / "profiles", settings={"arms": "topup control"}))
+    return profile
+
+
+def test_a_run_knows_the_arms_that_take_turns_in_the_order_asked_for(duet):
+    assert (duet.info.arms, duet.info.arm) == (("topup", "control"), None)
+    assert [p.rank for p in duet.info.processes] == [0]
+
+
+@pytest.mark.parametrize("arm", PERIODS)
+def test_an_arm_has_the_figures_of_its_own_blocks_and_each_sample_its_pair(duet, arm):
+    """The last step of a block has no next one: of four steps three have a period."""
+    run, period = measure(duet, Reading(arm=arm)), PERIODS[arm]
+    assert run.info.arm == arm
+    found = run.find("step.period", 0)
+    assert (found.values.tolist(), found.pair.tolist()) == ([period] * 9, [0, 0, 0, 1, 1, 1, 2, 2, 2])
+    assert run.find("step.period", None).pair.tolist() == found.pair.tolist()
+    fill = run.find("range.fill", 0)
+    assert (fill.values.tolist(), fill.pair.tolist()) == ([period // 10] * 12, [k for k in range(3) for _ in range(4)])
+    calls = run.find("launch.calls_per_step", 0)
+    assert (figure(calls), calls.pair.tolist()) == (1.0, fill.pair.tolist())
+    lead = run.find("launch.lead", 0)
+    assert len(lead.pair) == len(lead.values) > 0
+
+
+def test_without_an_arm_all_steps_count_and_none_has_a_pair(duet):
+    found = measure(duet).find("launch.calls_per_step", 0)
+    assert (found.n, found.pair) == (6 * 6, None)
+
+
+def test_an_arm_is_named_behind_its_run_and_a_run_of_two_arms_has_both_sides(duet):
+    options = IngestOptions(profiles=duet.path.parent)
+    run = duet.info.run
+    base, candidate = both_sides(run, None, options)
+    assert [side[0].arm for side in (base, candidate)] == ["topup", "control"]
+    named, other = both_sides(f"{run}:control", f"{run}:topup", options)
+    assert (measure(named[0]).info.arm, measure(other[0]).info.arm) == ("control", "topup")
+    with pytest.raises(UsageError, match="no blocks of an arm 'glue': topup, control"):
+        resolve(f"{run}:glue", options)
+
+
+def test_a_block_that_never_closed_does_not_count(tmp_path):
+    ranges, calls, work, at = block("control", 0, 0)
+    more, *_ = block("control", 1, at)
+    ranges += [r for r in more if not (r.name or "").endswith("close")]
+    export = write(
+        tmp_path / "cut.sqlite", [Range("dflash_bench rank=0 world=1", 0, None, kind=34), *ranges], calls, work
+    )
+    (profile,) = resolve(str(export), IngestOptions(profiles=tmp_path / "profiles"))
+    assert measure(profile, Reading(arm="control")).find("step.period", 0).n == 3
+
+
+def test_windows_of_steps_count_from_0_in_each_process(duet):
+    run = measure(duet, Reading(first=1, last=4))
+    assert run.find("launch.calls_per_step", 0).n == 3
+    assert run.find("range.fill", 0).n == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ("dflash_bench duet pair=12 arm=topup,staging_ring=on open", DuetMark(12, "topup,staging_ring=on", True)),
+        ("dflash_bench duet pair=0 arm=control close", DuetMark(0, "control", False)),
+        ("dflash_bench rank=0 world=2", None),
+        ("dflash_bench duet pair=x arm=control open", None),
+    ],
+)
+def test_marks_are_read_as_they_are_written(text, mark):
+    assert duet_mark(text) == mark
