@@ -30,6 +30,12 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+def quoted(text: str) -> str:
+    """What a person typed, in quotes and as it was typed: a backslash stays one, a line break is made visible."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return f"'{shown}'"
+
+
 class BenchError(Exception):
     """Anything a person can mend. ``hint`` is the next command or step, without a full stop."""
 

@@ -5,6 +5,7 @@ Heavy packages are imported inside the command that needs them, so that ``--help
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -29,7 +30,7 @@ from dflash_bench.cli.report import report
 from dflash_bench.cli.run import run
 from dflash_bench.cli.scrub import scrub
 from dflash_bench.cli.urls import Command
-from dflash_bench.errors import BenchError, ExitCode
+from dflash_bench.errors import BenchError, DataError, ExitCode
 
 EXIT_CODES = "Exit codes: 0 pass, 2 usage, 3 regression, 4 inconclusive, 5 bad data or failed capture, 130 interrupted."
 
@@ -39,7 +40,10 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            found = super().invoke(ctx)
+            # what is still held back may not fit either
+            sys.stdout.flush()
+            return found
         except BenchError as error:
             complain(error)
             raise typer.Exit(error.exit_code) from None
@@ -50,6 +54,13 @@ class Commands(TyperGroup):
             # whoever read us has seen enough (`… | head`); nor must the flush at exit meet the closed pipe again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.PASS) from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            # nor must the flush at exit meet the full device again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            complain(DataError(f"no space left on the device{f' of {error.filename}' if error.filename else ''}"))
+            raise typer.Exit(ExitCode.BAD_DATA) from None
 
 
 app = typer.Typer(

@@ -15,7 +15,7 @@ import typer
 from dflash_bench.capture.folder import free_name, new_capture_folder, run_name, set_aside
 from dflash_bench.cli.console import stderr, stdout
 from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, ProfilesFolder
-from dflash_bench.errors import BenchError, CaptureError, ExitCode, UsageError
+from dflash_bench.errors import BenchError, CaptureError, ExitCode, UsageError, quoted
 
 if TYPE_CHECKING:
     from dflash_bench.capture.command import CommandCapture, RankPlace
@@ -141,7 +141,9 @@ def _one(job: CommandCapture, filed: _Filed) -> None:
     from dflash_bench.capture.command import record_command
 
     if shutil.which(job.command[0]) is None:
-        raise UsageError(f"there is no command {job.command[0]!r}", hint="look at its spelling, or give its whole path")
+        raise UsageError(
+            f"there is no command {quoted(job.command[0])}", hint="look at its spelling, or give its whole path"
+        )
     folder = _folder(job, filed)
     job = replace(job, folder=folder.resolve())
     stderr.print(f"recording with nsys {job.tool.version_text} ({job.tool.path})", markup=False)

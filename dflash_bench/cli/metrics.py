@@ -20,8 +20,10 @@ from dflash_bench.cli.options import (
     ProfilesPlace,
     RankPattern,
     StepRange,
+    check_metric,
     chosen_pattern,
     chosen_reading,
+    with_place,
 )
 from dflash_bench.cli.urls import with_urls
 
@@ -57,10 +59,12 @@ def metrics(
     with reading_progress() as progress:
         found = resolve_all(profile, options, progress)
     runs = [measure(p, reading) for p in found]
+    check_metric(metric, (m.name for run in runs for m in run.metrics))
     if json:
         typer.echo(metrics_json(runs))
         return
     for k, run in enumerate(runs):
         if k:
             stdout.print()
-        show(run_report(run, Detail(full, rank, metric, per_rank), reading), stdout)
+        report = run_report(run, Detail(full, rank, metric, per_rank), reading)
+        show(with_place(report, profiles), stdout)

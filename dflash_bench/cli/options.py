@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dflash_bench.cli.urls import local_folder, place
-from dflash_bench.errors import UsageError
+from dflash_bench.errors import UsageError, quoted
 
 if TYPE_CHECKING:
     from dflash_bench.metrics.presets import Preset
     from dflash_bench.metrics.reading import Reading
+    from dflash_bench.report.sheets import Report
 
 DEFAULT_PROFILES = Path("profiles")
 
@@ -65,10 +71,29 @@ MetricPattern = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of tables; times in nanoseconds.")]
 
 
+def check_metric(pattern: str | None, names: Iterable[str]) -> None:
+    """Raises UsageError, naming what is near, where no metric fits the pattern."""
+    from dflash_bench.report.sheets import Detail
+
+    known = sorted(set(names))
+    if pattern is not None and not any(Detail(metric=pattern).shows(name, None) for name in known):
+        near = get_close_matches(pattern, known, 3, 0.5)
+        raise UsageError(
+            f"no metric of these runs fits {quoted(pattern)}",
+            hint=f"--metric {near[0]}" if near else "leave --metric out to see what there is",
+        )
+
+
+def with_place(report: Report, profiles: Path) -> Report:
+    """The report with commands to type that find the profiles where they lie."""
+    usual = Path(os.environ.get("DFLASH_BENCH_PROFILES", DEFAULT_PROFILES))
+    if profiles == usual:
+        return report
+    return replace(report, following=tuple(f"{c} --profiles {shlex.quote(str(profiles))}" for c in report.following))
+
+
 def chosen_reading(preset: str | None, step_range: str | None, agreement_range: str | None) -> Reading:
     """How the ranges are read: the preset's roles, and what the command line says instead."""
-    from dataclasses import replace
-
     from dflash_bench.metrics.presets import reading_of
     from dflash_bench.metrics.reading import Reading
 
@@ -93,5 +118,5 @@ def _preset(name: str) -> Preset:
     from dflash_bench.metrics.presets import Preset
 
     if name not in set(Preset):
-        raise UsageError(f"there is no preset {name!r}", hint=f"--preset is one of {', '.join(Preset)}")
+        raise UsageError(f"there is no preset {quoted(name)}", hint=f"--preset is one of {', '.join(Preset)}")
     return Preset(name)

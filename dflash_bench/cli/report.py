@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,9 +24,9 @@ from dflash_bench.cli.options import (
     chosen_pattern,
     chosen_reading,
 )
-from dflash_bench.cli.sides import both_sides, measured
+from dflash_bench.cli.sides import both_sides, check_common, describe_sides, measured
 from dflash_bench.cli.urls import with_urls
-from dflash_bench.errors import UsageError
+from dflash_bench.errors import UsageError, quoted
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.sources import IngestOptions
@@ -93,6 +94,8 @@ def _page(base: str, candidate: str | None, options: IngestOptions, reading: Rea
     with reading_progress() as progress:
         alone = resolve(base, options, progress) if candidate is None else ()
         sides = () if len(alone) == 1 else both_sides(base, candidate, options, progress)
+    if sides and candidate is None:
+        stderr.print(describe_sides(*sides, is_chosen=False), markup=False)
     if not sides:
         return _run_page(alone[0], reading, command)
     return _comparison_page(*sides, reading, command)
@@ -108,7 +111,7 @@ def _run_page(profile: Profile, reading: Reading, command: str) -> tuple[str, li
     from dflash_bench.report.timeline import timeline_document
 
     run = measure(profile, reading)
-    show(run_report(run, reading=reading), stdout)
+    show(replace(run_report(run, reading=reading), following=()), stdout)
     timeline = timeline_document([(run.info.run, profile)], run.info.ranks, straggler(run), reading)
     return run_page(run, timeline, command, reading), [traced_run(run.info.run, profile, run)]
 
@@ -127,7 +130,8 @@ def _comparison_page(
 
     (old, old_runs), (new, new_runs) = measured(base, reading), measured(candidate, reading)
     found, judgements = compare_sides(Sides(old_runs, new_runs))
-    show(comparison_report(found, judgements), stdout)
+    check_common(found)
+    show(replace(comparison_report(found, judgements), following=()), stdout)
     names = side_names(found)
     ranks = sorted({*found.base.info.ranks, *found.candidate.info.ranks})
     first = straggler(found.base)
@@ -143,6 +147,6 @@ def parse_steps(text: str | None) -> tuple[int, int] | None:
     match = re.fullmatch(r"(\d+):(\d+)", text)
     if match is None or int(match[1]) >= int(match[2]):
         raise UsageError(
-            f"--perfetto-steps {text!r} is not FIRST:LAST with FIRST < LAST", hint="--perfetto-steps 0:100"
+            f"--perfetto-steps {quoted(text)} is not FIRST:LAST with FIRST < LAST", hint="--perfetto-steps 0:100"
         )
     return int(match[1]), int(match[2])

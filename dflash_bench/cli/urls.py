@@ -73,14 +73,14 @@ def with_urls(*names: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
 
 
 def _run_near(command: Callable[..., None], kwargs: dict[str, Any], names: tuple[str, ...]) -> None:
+    from dflash_bench.cli.sides import newest_sides
     from dflash_bench.ingest.remote.mirror import mirrored
-    from dflash_bench.ingest.sources import newest_pair
 
     words = _words(kwargs, names)
     with mirrored(kwargs["profiles"], words) as mirror:
         with transfer_progress() as progress:
             if not words:
-                mirror.complete([p.path.name for p in newest_pair(mirror.profiles)], progress)
+                mirror.complete([p.path.name for side in newest_sides(mirror.profiles) for p in side], progress)
             near = {name: _mapped(kwargs[name], lambda word: mirror.near(word, progress)) for name in names}
         try:
             command(**{**kwargs, **near, "profiles": mirror.profiles})

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dflash_bench.errors import DataError, UsageError
+from dflash_bench.errors import DataError, UsageError, quoted
 from dflash_bench.model import ProcessInfo, RankSource
 
 DEFAULT_RANK_PATTERN = r"rank[-_.]?(?P<rank>\d+)"
@@ -42,10 +42,11 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern, re.IGNORECASE)
     except re.error as error:
-        raise UsageError(f"--rank-pattern {pattern!r} is no regular expression: {error}") from None
+        raise UsageError(f"--rank-pattern {quoted(pattern)} is no regular expression: {error}") from None
     if "rank" not in compiled.groupindex and compiled.groups != 1:
         raise UsageError(
-            f"--rank-pattern {pattern!r} captures no rank", hint=f"write one group, as in {DEFAULT_RANK_PATTERN!r}"
+            f"--rank-pattern {quoted(pattern)} captures no rank",
+            hint=f"write one group, as in {quoted(DEFAULT_RANK_PATTERN)}",
         )
     return compiled
 
@@ -57,7 +58,7 @@ def rank_in_name(name: str, pattern: re.Pattern[str]) -> int | None:
         return None
     text = found["rank"] if "rank" in pattern.groupindex else found[1]
     if text is None or not text.isdecimal():
-        raise UsageError(f"--rank-pattern found {text!r} in {name!r}, which is no rank number")
+        raise UsageError(f"--rank-pattern found {quoted(text)} in {quoted(name)}, which is no rank number")
     return int(text)
 
 

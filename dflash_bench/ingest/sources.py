@@ -202,19 +202,3 @@ def _build(group: Sequence[Source], run: str, options: IngestOptions, progress: 
         if not options.is_implicit:
             raise
         return build_profile(group, suffixed(run, f"-{group[0].info.fingerprint[:8]}"), options, progress)
-
-
-def newest_pair(folder: Path) -> tuple[Profile, Profile]:
-    """Base and candidate when nobody names them: the two newest arms of the newest workload, the older one first.
-
-    Raises UsageError when there are no two such runs.
-    """
-    found = profiles_in(folder)
-    for newest in found:
-        others = [p for p in found if p.info.workload == newest.info.workload and p.info.arm != newest.info.arm]
-        if others and newest.info.arm is not None:
-            return others[0], newest
-    raise UsageError(
-        f"{folder} holds no two arms of one workload to compare",
-        hint="dflash-bench run --arm control --arm topup, or name base and candidate",
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dflash_bench.errors import UsageError
+from dflash_bench.errors import UsageError, quoted
 from dflash_bench.metrics.events.names import Rule
 
 
@@ -40,4 +40,4 @@ class Reading:
         try:
             return re.compile(self.step)
         except re.error as error:
-            raise UsageError(f"--step-range {self.step!r} is no regular expression: {error}") from None
+            raise UsageError(f"--step-range {quoted(self.step)} is no regular expression: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dflash_bench.errors import quoted
 from dflash_bench.layout import Events
 from dflash_bench.metrics.events.arrays import read_columns
 from dflash_bench.metrics.events.steps import Steps
@@ -32,9 +33,9 @@ def _warn_of_no_steps(view: View, found: Measurements) -> None:
         found.warn("no_steps", 0, reason="no NVTX ranges in the capture", hint="")
         return
     counts = np.bincount(names.codes, minlength=len(names.values))
-    some = ", ".join(f"{names.values[k]!r}" for k in np.argsort(-counts, kind="stable")[:5])
+    some = ", ".join(f"{quoted(names.values[k])}" for k in np.argsort(-counts, kind="stable")[:5])
     hint = f" (choose one with --step-range; the most frequent are {some})"
-    found.warn("no_steps", len(names), reason=f"no range named {view.reading.step!r}", hint=hint)
+    found.warn("no_steps", len(names), reason=f"no range named {quoted(view.reading.step)}", hint=hint)
 
 
 def num_touched(steps: Steps, start: IntArray, end: IntArray) -> int:

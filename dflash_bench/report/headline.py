@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dflash_bench.errors import quoted
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Change, Comparison, RunInfo, RunMetrics, Sides, Unit
@@ -226,7 +227,7 @@ def run_headline(run: RunMetrics, reading: Reading | None = None) -> Headline:
     basis = _about(info, reading, 0 if step is None else step.n + max(len(info.ranks), 1))
     if step is None:
         return Headline(
-            Tone.OPEN, f"No steps: no range matches {reading.step!r}, so nothing is told per step", (), basis
+            Tone.OPEN, f"No steps: no range matches {quoted(reading.step)}, so nothing is told per step", (), basis
         )
     period = float(step.values.mean())
     busy, dry = (_mean(run, name) for name in ("host.busy_per_step", "gpu.dry_per_step"))

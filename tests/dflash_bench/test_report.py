@@ -125,6 +125,11 @@ def test_a_table_too_wide_for_the_terminal_becomes_a_paragraph_a_row():
     ]
 
 
+def test_a_title_longer_than_its_table_stays_one_line():
+    sheet = SheetOf("A title that is longer than all four columns", ("a", "b", "c", "d"), (("1", "2", "3", "4"),))
+    assert "A title that is longer than all four columns" in shown_sheet(sheet, 100)
+
+
 def test_in_markdown_a_name_is_one_cell():
     page = markdown(run_report(run_of(metric(f"range.{HOSTILE}", 0, np.array([1.0]))), FULL))
     (row,) = [line for line in page.splitlines() if line.startswith("| range")]
