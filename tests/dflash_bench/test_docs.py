@@ -106,6 +106,14 @@ def test_a_word_of_a_report_leads_to_a_file_that_holds_it():
     assert wrong == []
 
 
+def test_the_order_of_the_stages_is_told_as_the_imports_have_it():
+    rules = Path(__file__).with_name("test_architecture.py").read_text(encoding="utf-8")
+    stages = re.findall(r'"(\w+)"', re.search(r"^STAGES = \((.*?)\)", rules, re.MULTILINE | re.DOTALL)[1])
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    assert " → ".join(stages) in page
+    assert [stage for stage in stages if f"| {stage} |" not in page] == []
+
+
 def test_every_file_that_a_document_names_is_there():
     """Paths in code marks, and the targets of links."""
     wrong = []
