@@ -9,7 +9,7 @@ WHERE eventType IN (59, 60) AND "end" >= "start";
 
 -- a step is the outermost of the ranges of that name
 CREATE TABLE steps AS
-SELECT process, begun, ended, domain FROM ranges AS r
+SELECT process, thread, domain, begun, ended FROM ranges AS r
 WHERE name = step_name() AND NOT EXISTS (
   FROM ranges AS o WHERE o.name = step_name() AND o.process = r.process AND o.begun <= r.begun AND o.ended >= r.ended
   AND (o.begun, o.ended) <> (r.begun, r.ended));
@@ -26,7 +26,7 @@ SELECT globalPid >> 24 AS process, deviceId AS device, streamId AS stream, corre
 FROM work WHERE correlationId <> 0 AND "end" >= "start" GROUP BY ALL;
 
 -- lead: when the stream would have run dry, less when the call began; a stream's first launch has none
-CREATE TABLE launches AS
+CREATE TABLE all_launches AS
 WITH first_calls AS (
   SELECT * FROM calls QUALIFY row_number() OVER (PARTITION BY process, id ORDER BY begun) = 1),
 joined AS (
@@ -34,9 +34,11 @@ joined AS (
          max(p.ended) OVER (PARTITION BY c.process, device, stream ORDER BY c.begun, id
                             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS dry
   FROM first_calls AS c JOIN pieces AS p USING (process, id))
-SELECT j.*, dry - j.begun AS lead, s.begun AS step, s.domain
-FROM joined AS j ASOF LEFT JOIN steps AS s ON j.process = s.process AND j.begun >= s.begun
-WHERE j.begun < s.ended;
+SELECT *, dry - begun AS lead FROM joined;
+
+CREATE TABLE launches AS
+SELECT a.*, s.begun AS step, s.domain
+FROM all_launches AS a ASOF JOIN steps AS s ON a.process = s.process AND a.begun >= s.begun WHERE a.begun < s.ended;
 
 CREATE VIEW step_leads AS
 SELECT process, lead FROM launches WHERE name LIKE '%Graph%'

@@ -1,4 +1,4 @@
-"""A second reading of captures with no code of ours: joins, leads, stalls and causes in SQL (``oracle.sql``, DuckDB).
+"""A second reading of captures with no code of ours: joins, leads, stalls, causes and costs in SQL (DuckDB).
 
 `plain_reading.py` is the first, in loops over rows.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 
-SQL = Path(__file__).with_name("oracle.sql").read_text(encoding="utf-8")
+SQL = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("oracle.sql", "oracle_costs.sql")]
 _COLUMNS = {
     "strings": (("StringIds",), ("id", "value")),
     "nvtx": (("NVTX_EVENTS",), ("globalTid", "domainId", "start", "end", "eventType", "text", "textId")),
@@ -29,7 +29,7 @@ _TEXTS = ("value", "text")
 
 
 def read(capture: Path, step_name: str = "decode_step") -> duckdb.DuckDBPyConnection:
-    """The views of ``oracle.sql`` over one nsys export."""
+    """The views of ``oracle.sql`` and ``oracle_costs.sql`` over one nsys export."""
     found = duckdb.connect()
     with closing(sqlite3.connect(f"file:{capture}?mode=ro&immutable=1", uri=True)) as database:
         for name, (tables, columns) in _COLUMNS.items():
@@ -41,7 +41,8 @@ def read(capture: Path, step_name: str = "decode_step") -> duckdb.DuckDBPyConnec
             found.execute(f"CREATE TABLE {name} AS SELECT * FROM frame")
             found.unregister("frame")
     found.execute(f"CREATE MACRO step_name() AS '{step_name}'")
-    found.execute(SQL)
+    for script in SQL:
+        found.execute(script)
     return found
 
 

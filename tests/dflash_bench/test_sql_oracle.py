@@ -77,6 +77,41 @@ def test_a_real_capture_reads_the_same_in_sql(capture, step, tmp_path):
     assert_reads_the_same(capture, tmp_path, step)
 
 
+PUBLISHED = {
+    "h200x2_sync_rank0": {
+        "busy": 2300.5, "dry": 1414.0, "exposed": 136.8, "slack": 5012.2,
+        "rebuild_compact": 1102.8, "prepare_for_decode": 800.8, "process_result": 4.5,
+        "dp_agreement · -": 104596.3 / 200, "rebuild_compact · cuLibraryLoadData": 78551.9 / 200,
+        "rebuild_compact · -": 57242.8 / 200, "get_last_loc · -": 8931.1 / 200,
+        "rebuild_compact · cudaStreamSynchronize": 4243.5 / 200,
+    },
+    "h200x2_nosync_rank0": {
+        "busy": 1037.0, "dry": 486.4, "exposed": 30.6, "slack": 5973.8,
+        "prepare_for_decode": 717.9, "process_result": 7.5,
+        "dp_agreement · -": 41206.1 / 200, "- · -": 38093.9 / 200, "get_last_loc · cuLibraryLoadData": 15180.1 / 200,
+    },
+}  # fmt: skip
+"""Means per step in µs, as the definitions of the metrics state them for these files."""
+
+
+@pytest.mark.parametrize("capture", [path for path in H200 if path.stem in PUBLISHED], ids=lambda p: p.stem)
+def test_the_second_reading_gives_the_costs_that_the_definitions_state(capture):
+    second = read(capture)
+
+    def per_step(sql: str) -> dict[str, float]:
+        return {name: float(total) / 200_000 for name, total in second.execute(sql).fetchall()}
+
+    found = per_step("SELECT cause, total_ns FROM dry_causes") | per_step(
+        "SELECT name, sum(cost) FROM costs GROUP BY 1"
+    )
+    found |= per_step("SELECT 'dry', sum(ended - begun) FROM dry UNION ALL SELECT 'exposed', sum(ns) FROM exposed")
+    found |= per_step("SELECT 'busy', avg(busy) * 200 FROM busy")
+    inside = "FROM waits AS w JOIN spans AS s USING (process) WHERE w.begun >= s.begun AND w.begun < s.ended"
+    found |= per_step(f"SELECT 'slack', sum(w.ended - w.begun) - (SELECT sum(ns) FROM exposed) {inside}")
+    for name, stated in PUBLISHED[capture.stem].items():
+        assert found[name] == pytest.approx(stated, abs=0.06), name
+
+
 @pytest.mark.parametrize("spec", GENERATED, ids=lambda s: "-".join([s.schema, s.mode, *s.faults]))
 def test_a_generated_capture_reads_the_same_in_sql(spec, tmp_path):
     assert_reads_the_same(write_export(tmp_path / "made.sqlite", spec), tmp_path)
