@@ -19,7 +19,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/.ready ## run, capture, ingest and compare two arms of the built-in decode loop
-	$(BIN)/dflash-bench run --arm control --arm topup $(DEMO)
+	$(BIN)/dflash-bench run --arm control --arm topup --apart $(DEMO)
 	$(BIN)/dflash-bench compare --markdown reports/demo.md
 	@echo reports/demo.md
 

@@ -156,6 +156,27 @@ class Group:
             _signal_all({*self._ranks(), self.popen.pid}, signal.SIGTERM)
 
 
+class Groups:
+    """Several commands that need each other: when one fails, the others are asked to end."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = groups
+        self.failed: int | None = None
+        """Which of them failed first."""
+
+    def poll(self) -> int | None:
+        codes = [group.poll() for group in self._groups]
+        if self.failed is None and (failed := [k for k, code in enumerate(codes) if code]):
+            self.failed = failed[0]
+            self.end(Rung.INTERRUPTED)
+        return None if None in codes else codes[self.failed or 0]
+
+    def end(self, rung: Rung) -> None:
+        for group in self._groups:
+            if group.poll() is None:
+                group.end(rung)
+
+
 def start(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | int) -> subprocess.Popen[bytes]:
     """Start a command in a new session; `output` takes both its streams, and it has no input."""
     return subprocess.Popen(

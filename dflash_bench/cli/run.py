@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,9 +24,22 @@ def run(
     arm: Annotated[list[str], typer.Option(help="Arm to run: a name, or NAME,switch=value. Repeat for several.")],
     workload: Annotated[str, typer.Option(help="Workload: a name or a TOML file.")] = "smoke",
     ranks: Annotated[int, typer.Option(min=1, help="Processes, one a rank.")] = 2,
-    steps: Annotated[int, typer.Option(min=1, help="Decode steps of each run.")] = 400,
+    steps: Annotated[int | None, typer.Option(min=1, help="Decode steps of a run of one arm. Default: 400.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides requests, lengths and accepted tokens.")] = 0,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each arm; the arms take turns.")] = 1,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each arm (default: 1), or processes of a duet (default: 2).")
+    ] = None,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Several arms: a run of each, taking turns, instead of a duet.")
+    ] = False,
+    block: Annotated[int, typer.Option(min=1, help="Steps of a duet between two changes of the arm.")] = 20,
+    pairs: Annotated[int, typer.Option(min=1, help="Blocks of each arm in a process of a duet.")] = 30,
+    against: Annotated[
+        str | None, typer.Option(metavar="REF", help="A duet of the code here with that of a git ref, on one arm.")
+    ] = None,
+    against_python: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The same with the code of another Python environment.")
+    ] = None,
     unprofiled: Annotated[
         bool, typer.Option("--unprofiled", help="Run each once more without any tool: shows what tracing costs.")
     ] = False,
@@ -34,7 +50,8 @@ def run(
     delay: Annotated[
         str | None,
         typer.Option(
-            metavar="RANK:MICROSECONDS", help="Keep the host of one rank busy for so long in every prepare_for_decode."
+            metavar="RANK:MICROSECONDS[:ARM]",
+            help="Keep the host of one rank busy for so long in every prepare_for_decode; of one arm of a duet.",
         ),
     ] = None,
     device: Annotated[
@@ -53,8 +70,10 @@ def run(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the commands, run nothing.")] = False,
 ) -> None:
-    """Run arms of the built-in decode loop on N ranks, record them, and ingest each into a profile.
+    """Run arms of the built-in decode loop on N ranks, record them, and ingest each run into a profile.
 
+    Several arms are a duet: they share each process and take turns block by block, in an order drawn anew for every
+    pair of blocks, so that whatever slows the machine for seconds slows both. One profile then holds all arms.
     Records with nsys when a usable one is found, otherwise with the built-in recorder, and says which and why. After
     each run every emitted range is looked for in the capture. Of several runs, one that fails does not stop the others.
     Ctrl-C ends the ranks and keeps what is whole.
@@ -70,6 +89,11 @@ def run(
         steps,
         seed,
         repeats,
+        apart,
+        block,
+        pairs,
+        against,
+        against_python,
         unprofiled=unprofiled,
         verify=verify,
         check=check,
@@ -95,7 +119,7 @@ def run(
         stderr.print(f"interrupted: what was whole is kept{whole}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     if made.profiles:
-        _say_next(made.profiles)
+        _say_next(plan, made.profiles)
     made.require_all(plan)
 
 
@@ -112,19 +136,27 @@ def _show(plan: RunPlan) -> None:
             stdout.out(shell_line(command.line, variables))
 
 
-def _say_next(done: Sequence[Profile]) -> None:
-    if len(done) == 1:
-        text = f"dflash-bench metrics {done[0].path}"
-    else:
-        base, candidate = _base_first(done[0], done[1])
-        text = f"dflash-bench compare {base.path} {candidate.path}"
-    stdout.print(f"next: {text}", markup=False, soft_wrap=True)
+def _say_next(plan: RunPlan, done: Sequence[Profile]) -> None:
+    """The command that a person most likely wants now: it can be pasted."""
+    sides = [[p for p in done if p.info.arm == arm] for arm in plan.request.arms]
+    sides = [side for side in sides if side] or [list(done)]
+    verb = "compare" if len(sides) > 1 or plan.request.is_duet else "metrics"
+    line = ["dflash-bench", verb, *(_word(side) for side in (_base_first(sides) if verb == "compare" else sides[:1]))]
+    stdout.print(f"next: {shlex.join(line)}", markup=False, soft_wrap=True)
 
 
-def _base_first(one: Profile, other: Profile) -> tuple[Profile, Profile]:
-    """The pair in the order of the ladder of arms, on which every rung adds a change to the one before."""
+def _word(side: Sequence[Profile]) -> str:
+    """The runs of one side as one word: a pattern where it means these and no others, else their names."""
+    first = side[0].path
+    pattern = re.sub(r"-r\d+$", "-r*", first.name)
+    if len(side) > 1 and {p.path for p in side} == set(first.parent.glob(pattern)):
+        return str(first.parent / pattern)
+    return ",".join(str(p.path) for p in side)
+
+
+def _base_first(sides: Sequence[Sequence[Profile]]) -> list[Sequence[Profile]]:
+    """The first two in the order of the ladder of arms, on which every rung adds a change to the one before."""
     from dflash_prep.arms import ARMS
 
     ladder = [*ARMS]
-    first, second = sorted((one, other), key=lambda p: ladder.index((p.info.arm or ladder[0]).partition(",")[0]))
-    return first, second
+    return sorted(sides[:2], key=lambda side: ladder.index((side[0].info.arm or ladder[0]).partition(",")[0]))

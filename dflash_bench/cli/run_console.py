@@ -54,7 +54,9 @@ class RunConsole(RunListener):
     def on_run(self, made: MadeRun) -> None:
         info, capture = made.profile.info, made.capture
         num_ranges = sum(process.num_ranges for process in info.processes)
-        facts = [f"arm {info.arm}, {len(info.ranks)} ranks, {capture.steps:,} steps, {num_ranges:,} ranges"]
+        arms = str(info.settings.get("arms") or info.arm).split()
+        who = f"arm {arms[0]}" if len(arms) == 1 else f"{' and '.join(arms)} in turns"
+        facts = [f"{who}, {len(info.ranks)} ranks, {capture.steps:,} steps, {num_ranges:,} ranges"]
         whole = "every emitted range is there"
         facts.append(whole if capture.is_whole else f"{capture.num_missing:,} emitted ranges are missing")
         if info.settings.get("verify"):

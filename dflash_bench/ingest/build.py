@@ -51,7 +51,7 @@ class IngestOptions:
     is_replace: bool = False
     is_implicit: bool = False
     settings: dict[str, Value] = field(default_factory=dict)
-    counters: dict[int, dict[str, float]] = field(default_factory=dict)
+    counters: dict[str, dict[str, float]] = field(default_factory=dict)
     captures: Path | None = None
     jobs: int | None = None
     run_tasks: RunTasks | None = None
@@ -220,7 +220,7 @@ def _describe(exports: Sequence[Source], parts: Sequence[_Part], run: str, optio
         findings=_findings(exports, parts, processes),
         settings={"rank_pattern": options.rank_pattern, **options.settings},
         arms=tuple(dict.fromkeys([*asked, *sorted(in_turn)])),
-        counters={str(rank): dict(values) for rank, values in sorted(options.counters.items())},
+        counters={rank: dict(values) for rank, values in sorted(options.counters.items())},
     )
 
 

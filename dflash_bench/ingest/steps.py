@@ -47,10 +47,13 @@ def write_steps(captures: Sequence[Path], info: RunInfo, folder: Path) -> None:
 
     ``captures`` in the order of ``ProcessInfo.capture``. Raises as `_read_steps` does.
     """
+    by_target: dict[Path, list[Path]] = {}
     for table, rank, path in _files(captures, info):
-        target = folder / steps_path(table, rank)
+        by_target.setdefault(folder / steps_path(table, rank), []).append(path)
+    for target, paths in by_target.items():
         target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(_read_steps(path), target, compression="zstd")
+        # two versions of the code that took turns have a file each
+        pq.write_table(pa.concat_tables(map(_read_steps, paths)), target, compression="zstd")
 
 
 def _files(captures: Sequence[Path], info: RunInfo) -> Iterator[tuple[StepTable, int, Path]]:

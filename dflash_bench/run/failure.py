@@ -9,13 +9,13 @@ from dflash_bench.errors import CaptureError
 
 LAUNCHER_LOG = "launcher.log"
 _TAIL_LINES = 12
-_WRONG_RUN = 5
-"""Exit code of a loop that ran to its end and did something wrong; the last line it said is one sentence about it."""
+_IN_ONE_SENTENCE = {2: "cannot be run here", 5: "ran and was wrong"}
+"""Exit codes of a loop whose last line is one sentence about what is the matter."""
 _BAR = re.compile(r"\[\d+/\d+\] \[[^\]]*\] ")
 _SESSION_CLASH = re.compile(r"errinfo_api_function_?\*?\]? = sem_open")
 
 
-def failure(arm: str, folder: Path, ranks: int, how: str, code: int | None = None) -> CaptureError:
+def failure(title: str, folder: Path, ranks: int, how: str, code: int | None = None) -> CaptureError:
     """One error for a run that went wrong: which rank, how, and the end of what it said.
 
     ``how`` is half a sentence, used where the launcher's log does not tell more; ``code`` the exit code of the
@@ -28,14 +28,14 @@ def failure(arm: str, folder: Path, ranks: int, how: str, code: int | None = Non
     log = folder / (LAUNCHER_LOG if rank is None else f"rank{rank}.log")
     if reported:
         how = f"ended with exit code {reported[1]}"
-        if reported[1] == _WRONG_RUN and (said := _said_at_end(log)):
-            return CaptureError(f"arm {arm} ran and was wrong: {said[-1]}", hint=f"the whole log is {log}")
+        if (what := _IN_ONE_SENTENCE.get(reported[1])) and (said := _said_at_end(log)):
+            return CaptureError(f"{title} {what}: {said[-1]}", hint=f"the whole log is {log}")
     who = "the launcher" if rank is None else f"rank {rank} of {ranks}"
     # A rank that never started has no log of its own: then whoever was to start it said why.
     path = log if _said_at_end(log) else folder / LAUNCHER_LOG
     tail = "\n".join(f"    {line}" for line in _said_at_end(path))
     said_text = f"; it said:\n{tail}" if tail else ", and it said nothing"
-    return CaptureError(f"arm {arm}: {who} {how}{said_text}", hint=f"the whole log is {path}")
+    return CaptureError(f"{title}: {who} {how}{said_text}", hint=f"the whole log is {path}")
 
 
 def is_session_clash(folder: Path, ranks: int) -> bool:

@@ -17,6 +17,7 @@ from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.nsys_command import ProfileOptions, default_traces, in_nsys_words, profile_command
 from dflash_bench.capture.recorder import FOLDER_VARIABLE
 from dflash_bench.run.request import Reports, RunRequest
+from dflash_bench.run.versions import CodeVersion
 
 SINK_VARIABLE = "DFLASH_PREP_SINK"
 SINK = "dflash_bench.capture.recorder:sink"
@@ -26,19 +27,34 @@ PROGRESS = "progress"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One start of an arm on all its ranks. ``folder`` takes the capture and must be empty.
+    """One start of an arm, or of a duet of several, on all ranks. ``folder`` takes the capture and must be empty.
 
     ``is_unprofiled``: no tool and no ranges, only what the loop counts itself. ``stagger_s``: seconds by which each
-    rank's nsys starts after its neighbour's.
+    rank's nsys starts after its neighbour's. ``order_seed`` decides the order of the blocks of a duet. ``version``: the
+    code that runs, where that is not the installed one; it then takes turns with another, told in the folder ``turns``.
     """
 
     request: RunRequest
-    arm: str
+    arms: tuple[str, ...]
     folder: Path
     choice: RecorderChoice
-    program: tuple[str, ...] = (sys.executable, "-m", "dflash_prep.loop")
+    program: tuple[str, ...] = ("-m", "dflash_prep.loop")
     is_unprofiled: bool = False
     stagger_s: float = 0.0
+    order_seed: int = 0
+    version: CodeVersion | None = None
+    turns: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """How messages name it."""
+        what = f"arm{'s' * (len(self.arms) > 1)} {' and '.join(self.arms)}"
+        return f"{self.version.label} ({self.version.text}), {what}" if self.version else what
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the ranks."""
+        return self.version.python if self.version else sys.executable
 
     @property
     def ranks(self) -> int:
@@ -70,7 +86,10 @@ class CommandLine:
 
 def launch_command(launch: Launch) -> CommandLine:
     """The whole command line of a run; a pure function of the launch and of this machine's GPU."""
-    rank = ["-m", "dflash_bench.capture.exec_rank", str(launch.folder), "--", *launch.program, "--arm", launch.arm]
+    rank = ["-m", "dflash_bench.capture.exec_rank", str(launch.folder), "--", launch.python, *launch.program]
+    rank += [word for arm in launch.arms for word in ("--arm", arm)]
+    rank += ["--order-seed", str(launch.order_seed)] if len(launch.arms) > 1 else []
+    rank += ["--turns", str(launch.turns)] if launch.turns else []
     rank += [*launch.request.loop_arguments, "--out", str(launch.folder), "--progress", str(launch.folder / PROGRESS)]
     environment = _environment(launch)
     if launch.ranks == 1:
@@ -78,7 +97,7 @@ def launch_command(launch: Launch) -> CommandLine:
         environment |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
         line = _recorded(launch, [sys.executable, *rank], ALL_RANKS if launch.is_one_report else "rank0")
         return CommandLine(tuple(line), environment)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={launch.ranks}"]
+    torchrun = [launch.python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={launch.ranks}"]
     if launch.tool is None or launch.is_one_report:
         return CommandLine(tuple(_recorded(launch, [*torchrun, *rank], ALL_RANKS)), environment)
     each = _recorded(launch, [sys.executable, *rank], "rank%q{RANK}")
@@ -100,6 +119,8 @@ def _recorded(launch: Launch, command: list[str], stem: str) -> list[str]:
 def _environment(launch: Launch) -> dict[str, str | None]:
     # One thread per rank, as torchrun would choose with a warning: ranks on one host must not fight for cores.
     found: dict[str, str | None] = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    if launch.version is not None and launch.version.folder is not None:
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(launch.version.folder), os.environ.get("PYTHONPATH"))))
     if launch.is_unprofiled:
         return found | {SINK_VARIABLE: "off"}
     if launch.tool is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from dflash_bench.errors import CaptureError
+from dflash_bench.model import Value
 
 _VERSION = 1
 
@@ -16,14 +18,15 @@ _VERSION = 1
 class Ledger:
     """What one rank says it did. ``ranges`` is name → number emitted; ``counters`` are the engine counters by name.
 
+    In a duet ``arm`` is None, ``arms`` names all, and ``switches`` and ``counters`` hold one such table for each.
     ``checks`` is what was proven of the run: ``verified_tokens`` and ``leaked_tokens`` are numbers. ``settings`` is
     what the loop chose by itself, such as ``model``: whose kernels decoded.
     """
 
     rank: int
     world: int
-    arm: str
-    switches: dict[str, bool | int]
+    arm: str | None
+    switches: dict[str, Any]
     workload: str
     seed: int
     steps: int
@@ -33,9 +36,25 @@ class Ledger:
     ranges: dict[str, int]
     marks: int
     versions: dict[str, str]
-    counters: dict[str, float]
+    counters: dict[str, Any]
     checks: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    arms: list[str] = field(default_factory=list)
+
+    def counters_by_rank(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """(rank, counters), or (rank:arm, counters) of each arm of a duet."""
+        if self.arm is None:
+            yield from ((f"{self.rank}:{arm}", dict(self.counters[arm])) for arm in self.arms)
+        else:
+            yield str(self.rank), dict(self.counters)
+
+    def switch_settings(self) -> Iterator[tuple[str, Value]]:
+        """(switch, value); of a duet (switch@arm, value) where its arms differ."""
+        tables = {arm: self.switches[arm] for arm in self.arms} if self.arm is None else {"": self.switches}
+        first = next(iter(tables.values()))
+        for name in sorted(first):
+            is_same = all(table.get(name) == first[name] for table in tables.values())
+            yield from ((name if is_same else f"{name}@{arm}", own.get(name)) for arm, own in tables.items())
 
 
 def _read_ledger(path: Path) -> Ledger:

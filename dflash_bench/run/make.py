@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,8 +22,10 @@ from dflash_bench.model import RunInfo, Value
 from dflash_bench.run.launch import Launch
 from dflash_bench.run.plan import PlannedRun, RunPlan, plan_runs
 from dflash_bench.run.range_cost import range_cost_ns
-from dflash_bench.run.record import RunCapture, RunInterruptedError, record
+from dflash_bench.run.record import RunCapture, RunInterruptedError, record, record_together
 from dflash_bench.run.request import request_of
+from dflash_bench.run.turns import Turns
+from dflash_bench.run.versions import CodeVersion, two_versions
 
 if TYPE_CHECKING:
     from dflash_bench.profile import Profile
@@ -84,7 +86,12 @@ def make_runs(plan: RunPlan, listener: RunListener | None = None) -> MadeRuns:
     """
     told = listener or RunListener()
     told.on_plan(plan)
-    maker = _Maker(plan, told, _range_cost(plan, told))
+    with two_versions(plan.request) if plan.request.is_against else nullcontext(()) as versions:
+        return _made_in_turn(_Maker(plan, told, _range_cost(plan, told), tuple(versions)))
+
+
+def _made_in_turn(maker: _Maker) -> MadeRuns:
+    plan, told = maker.plan, maker.listener
     done: list[Profile] = []
     failed: list[str] = []
     is_alone = len(plan.runs) == 1
@@ -118,7 +125,7 @@ def make_again(info: RunInfo, profiles: Path, nsys: Path | None = None, listener
     and DataError when it fails.
     """
     like = request_of(info)
-    name = free_name(profiles, run_name(str(info.workload), like.arms[0], "again"))
+    name = free_name(profiles, run_name(str(info.workload), *like.arms, "again"))
     like = replace(like, name=name, profiles=profiles, nsys=None if like.recorder else nsys)
     with TemporaryDirectory(prefix="dflash-bench-") as folder:
         if text := info.settings.get("workload_toml"):
@@ -148,6 +155,7 @@ class _Maker:
     plan: RunPlan
     listener: RunListener
     range_cost_ns: float | None
+    versions: tuple[CodeVersion, ...] = ()
 
     def make(self, run: PlannedRun) -> MadeRun:
         """Record one run, run it again without a tool where that is asked for, and ingest both into one profile."""
@@ -158,7 +166,7 @@ class _Maker:
         launch, *unprofiled = self.plan.launches(run, folder.resolve())
         problem = None
         try:
-            capture = self._recorded(run.name, launch)
+            capture = self._together(run, launch) if self.versions else self._recorded(run.name, launch)
             require_whole(capture.findings, allow_missing=request.allow_missing or capture.is_interrupted)
             for finding in capture.findings:
                 self.listener.on_warning(finding.text)
@@ -179,8 +187,27 @@ class _Maker:
         return made
 
     def _recorded(self, title: str, launch: Launch) -> RunCapture:
-        with self.listener.progress(title, self.plan.request.steps) as on_progress:
+        with self.listener.progress(title, self.plan.request.num_steps) as on_progress:
             return record(launch, on_progress, Limits(silence_s=self.plan.request.timeout))
+
+    def _together(self, run: PlannedRun, launch: Launch) -> RunCapture:
+        """Each version in a folder of its own; they take turns."""
+        request = self.plan.request
+        with TemporaryDirectory(prefix="dflash-") as short:
+            turns = {version.label: Path(short) / version.label for version in self.versions}
+            launches = [
+                replace(launch, folder=launch.folder / version.label, version=version, turns=turns[version.label])
+                for version in self.versions
+            ]
+            for folder in (*turns.values(), *(each.folder for each in launches)):
+                folder.mkdir()
+            with self.listener.progress(run.name, request.num_steps) as on_progress:
+                return record_together(
+                    launches,
+                    lambda: Turns(turns, request.ranks, request.block, request.pairs, launch.order_seed),
+                    on_progress,
+                    Limits(silence_s=request.timeout),
+                )
 
     def _unprofiled(self, name: str, launch: Launch) -> CaptureError | None:
         """The same run without a tool, into a folder below the captures, from where ingest takes its steps.
@@ -204,16 +231,25 @@ class _Maker:
         options = IngestOptions(
             profiles=request.profiles,
             run=run.name,
-            arm=run.arm,
+            arm=None if request.is_duet else run.arms[0],
             workload=self.plan.workload,
             settings=self._settings(run, capture, gpu),
-            counters={ledger.rank: dict(ledger.counters) for ledger in capture.ledgers},
+            counters=self._counters(capture),
             captures=None if request.discard_captures else folder,
         )
         (profile,) = ingest(list(capture.files), options)
         if request.discard_captures:
             shutil.rmtree(folder)
         return profile
+
+    def _counters(self, capture: RunCapture) -> dict[str, dict[str, float]]:
+        """Those of each rank, of each rank and arm in a duet."""
+        labels = [version.label for version in self.versions for _ in range(self.plan.request.ranks)]
+        if not labels:
+            return {key: own for ledger in capture.ledgers for key, own in ledger.counters_by_rank()}
+        # the ledgers of an interrupted run may lack some: then whose the others are is not known
+        pairs = zip(labels, capture.ledgers, strict=True) if len(labels) == len(capture.ledgers) else ()
+        return {f"{ledger.rank}:{label}": dict(ledger.counters) for label, ledger in pairs}
 
     def _settings(self, run: PlannedRun, capture: RunCapture, gpu: Mapping[str, Value]) -> dict[str, Value]:
         """What ``run.json`` keeps of what was asked for, of what the run ran on, and of its place among the others."""
@@ -223,6 +259,8 @@ class _Maker:
             "recorder": str(self.plan.choice.recorder),
             "nsys": tool.version_text if tool else None,
             "reports": str(self.plan.request.reports) if tool else None,
+            "arms": " ".join(self.plan.request.labels) if self.plan.request.is_duet else None,
+            **{version.label: version.text for version in self.versions},
             "workload_toml": self.plan.workload_toml,
             "range_cost_ns": self.range_cost_ns,
             "ladder": self.plan.ladder,
@@ -237,7 +275,7 @@ class _Maker:
             settings["verified_tokens"] = capture.verified_tokens
             # only a run that decoded on the GPU depends on it
             settings |= gpu if first.device == "cuda" else {}
-            settings |= {f"switch.{key}": value for key, value in sorted(first.switches.items())}
+            settings |= {f"switch.{key}": value for key, value in first.switch_settings()}
             settings |= {f"version.{key}": value for key, value in sorted(first.versions.items())}
         return settings
 

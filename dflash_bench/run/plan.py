@@ -19,10 +19,12 @@ from dflash_bench.run.request import RunRequest
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run to make. ``repeat`` counts the runs of an arm from 1, ``position`` all runs in their order."""
+    """A run to make. ``arms``: one, or those of a duet. ``repeat`` counts the runs of an arm from 1, ``position`` all
+    runs in their order.
+    """
 
     name: str
-    arm: str
+    arms: tuple[str, ...]
     repeat: int
     position: int
 
@@ -42,8 +44,8 @@ class RunPlan:
     runs: tuple[PlannedRun, ...]
 
     def launches(self, run: PlannedRun, folder: Path) -> Iterator[Launch]:
-        """How a run is started, and how once more without any tool where that is asked for."""
-        launch = Launch(self.request, run.arm, folder, self.choice)
+        """How a run of the installed code is started, and how once more without any tool where that is asked for."""
+        launch = Launch(self.request, run.arms, folder, self.choice, order_seed=1000 * self.request.seed + run.repeat)
         yield launch
         if self.request.unprofiled:
             yield replace(launch, folder=folder / "unprofiled", is_unprofiled=True)
@@ -58,13 +60,23 @@ def plan_runs(request: RunRequest) -> RunPlan:
     _require_loop()
     arms, workload = _known(request)
     choice = choose_here(request.nsys, is_builtin_asked=request.recorder)
-    request = replace(request, arms=arms, delay=_checked_delay(request.delay, request.ranks))
+    request = replace(request, arms=arms, delay=_checked_delay(request.delay, request.ranks, arms))
     if len(set(arms)) < len(arms):
-        raise UsageError("an arm is named twice", hint="--repeats N runs every arm N times, taking turns")
-    turns = [(repeat, arm) for repeat in range(1, request.repeats + 1) for arm in arms]
+        raise UsageError("an arm is named twice", hint="--repeats N makes further runs of every arm")
+    if request.is_against and len(arms) > 1:
+        raise UsageError("--against holds two versions of one arm against each other", hint="name one --arm")
+    if request.is_against and request.unprofiled:
+        raise UsageError("--unprofiled and --against cannot be combined", hint="leave one of them out")
+    if request.is_duet and request.steps is not None:
+        raise UsageError(
+            f"--steps: a duet decodes {request.pairs} × {request.block} steps of each arm (--pairs, --block)",
+            hint="--apart makes a run of each arm, of so many steps",
+        )
+    alone = [arms] if request.is_duet else [(arm,) for arm in arms]
+    turns = [(repeat, own) for repeat in range(1, request.num_repeats + 1) for own in alone]
     runs = (
-        PlannedRun(_name(request, workload, arm, repeat), arm, repeat, position)
-        for position, (repeat, arm) in enumerate(turns, start=1)
+        PlannedRun(_name(request, workload, own, repeat), own, repeat, position)
+        for position, (repeat, own) in enumerate(turns, start=1)
     )
     text = Path(request.workload).read_text(encoding="utf-8") if request.workload.endswith(".toml") else None
     ladder = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
@@ -93,27 +105,33 @@ def _known(request: RunRequest) -> tuple[tuple[str, ...], str]:
         raise UsageError(str(error), hint="python -m dflash_prep.loop --list shows the named ones") from None
 
 
-def _checked_delay(delay: str | None, ranks: int) -> str | None:
-    """In its canonical spelling. Raises UsageError for no ``RANK:MICROSECONDS`` or a rank that is not run."""
+def _checked_delay(delay: str | None, ranks: int, arms: tuple[str, ...]) -> str | None:
+    """In its canonical spelling. Raises UsageError for no ``RANK:MICROSECONDS[:ARM]``, or what is not run."""
     if delay is None:
         return None
-    rank, _, us = delay.partition(":")
+    rank, us, arm = (*delay.split(":", 2), "", "")[:3]
     if not all(part.isascii() and part.isdecimal() for part in (rank, us)):
         raise UsageError(f"--delay {delay} is not RANK:MICROSECONDS", hint="two whole numbers, such as --delay 2:150")
     if int(rank) >= ranks:
         raise UsageError(f"--delay {delay}: the ranks of this run are 0 to {ranks - 1}", hint="--ranks N runs more")
-    return f"{int(rank)}:{int(us)}"
+    if arm and arm not in arms:
+        raise UsageError(f"--delay {delay}: the arms of this run are {' and '.join(arms)}", hint="--arm ARM runs more")
+    return f"{int(rank)}:{int(us)}{f':{arm}' if arm else ''}"
 
 
-def _name(request: RunRequest, workload: str, arm: str, repeat: int) -> str:
-    """After ``--name`` where one is given, else after workload, arm and time."""
+def _against(request: RunRequest) -> list[str]:
+    return ["against", request.against or "python"] if request.is_against else []
+
+
+def _name(request: RunRequest, workload: str, arms: tuple[str, ...], repeat: int) -> str:
+    """After ``--name`` where one is given, else after workload, arms and time."""
     from dflash_bench.ingest.build import check_run_name
 
-    suffix = "" if request.repeats == 1 else f"-r{repeat}"
+    suffix = "" if request.num_repeats == 1 else f"-r{repeat}"
     if request.name is None:
-        name = free_name(request.profiles, run_name(workload, arm) + suffix)
+        name = free_name(request.profiles, run_name(workload, *arms, *_against(request)) + suffix)
     else:
-        name = (request.name if len(request.arms) == 1 else f"{request.name}-{folder_word(arm)}") + suffix
+        name = (request.name if arms == request.arms else f"{request.name}-{folder_word(arms[0])}") + suffix
     check_run_name(name)
     if (request.profiles / name).exists():
         raise UsageError(f"{request.profiles / name} exists already", hint="choose another --name")

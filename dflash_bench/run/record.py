@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from dflash_bench.capture import supervise
 from dflash_bench.capture.check import Circumstances, by_rank, compare_counts, count_ranges, says_incomplete
 from dflash_bench.capture.convert import sqlite_of
 from dflash_bench.capture.recorder import ORIGIN_VARIABLE, Origin
-from dflash_bench.capture.supervise import ChildEnd, Group, Limits, Watch
+from dflash_bench.capture.supervise import ChildEnd, Group, Groups, Limits, Watch
 from dflash_bench.errors import CaptureError, DataError, ExitCode
 from dflash_bench.model import Finding
 from dflash_bench.run.failure import LAUNCHER_LOG, failure, is_session_clash
 from dflash_bench.run.launch import ALL_RANKS, PROGRESS, Launch, launch_command
 from dflash_bench.run.ledger import Ledger, read_ledgers
+from dflash_bench.run.turns import Turns
 
 log = logging.getLogger(__name__)
+
+OnProgress = Callable[[int], None]
 
 _SESSION_ATTEMPTS = 3
 _STAGGER_S = 0.5
@@ -74,46 +79,56 @@ class _SessionClashError(CaptureError):
     """nsys could not start on every rank at once."""
 
 
-def record(
-    launch: Launch, on_progress: Callable[[int], None] | None = None, limits: Limits | None = None
-) -> RunCapture:
+def record(launch: Launch, on_progress: OnProgress | None = None, limits: Limits | None = None) -> RunCapture:
     """Run it, wait, and collect what is whole; `on_progress` is called with the number of finished steps.
 
     When the nsys of several ranks, started at one moment, get into each other's way, the run is made again with their
     starts apart, and the log says so. Raises CaptureError when a rank fails, hangs, decodes wrongly, or leaves
     nothing that can be read; RunInterruptedError when a person ended it before there was anything.
     """
+    return record_together([launch], None, on_progress, limits)
+
+
+def record_together(
+    launches: Sequence[Launch],
+    turns: Callable[[], Turns] | None,
+    on_progress: OnProgress | None = None,
+    limits: Limits | None = None,
+) -> RunCapture:
+    """The same of several launches that are alive together and take turns, as one capture."""
     for attempt in range(1, _SESSION_ATTEMPTS + 1):
         try:
-            return _recorded(launch, on_progress, limits or Limits())
+            with turns() if turns else nullcontext():
+                return _recorded(launches, on_progress, limits or Limits())
         except _SessionClashError as error:
             if attempt == _SESSION_ATTEMPTS:
                 raise
             log.warning("%s; starting again, one after the other", error.text)
-            _empty(launch.folder)
-            launch = replace(launch, stagger_s=_STAGGER_S * attempt)
+            for launch in launches:
+                _empty(launch.folder)
+            launches = [replace(launch, stagger_s=_STAGGER_S * attempt) for launch in launches]
     raise AssertionError("unreachable")
 
 
-def _recorded(launch: Launch, on_progress: Callable[[int], None] | None, limits: Limits) -> RunCapture:
-    command = launch_command(launch)
-    environment = command.full_environment()
-    if launch.tool is None:
-        environment[ORIGIN_VARIABLE] = str(Origin.now())
-    end = _supervised(launch, command.line, environment, on_progress, limits)
-    if not end.is_interrupted and launch.tool is not None and is_session_clash(launch.folder, launch.ranks):
-        raise _SessionClashError(
-            f"arm {launch.arm}: nsys {launch.tool.version_text} could not start on all {launch.ranks} ranks at one"
-            " moment (sem_open)",
-            hint="--reports one starts a single nsys for all ranks, --recorder starts none",
-        )
+def _recorded(launches: Sequence[Launch], on_progress: OnProgress | None, limits: Limits) -> RunCapture:
+    end, failed = _supervised(launches, on_progress, limits)
+    for launch in launches:
+        clashed = not end.is_interrupted and launch.tool and is_session_clash(launch.folder, launch.ranks)
+        if clashed and launch.tool:
+            raise _SessionClashError(
+                f"{launch.title}: nsys {launch.tool.version_text} could not start on all {launch.ranks} ranks at one"
+                " moment (sem_open)",
+                hint="--reports one starts a single nsys for all ranks, --recorder starts none",
+            )
     if end.is_silent:
         how = f"gave no sign of life for {limits.silence_s:g} s and was ended"
-        raise failure(launch.arm, launch.folder, launch.ranks, how)
+        raise failure(failed.title, failed.folder, failed.ranks, how)
     if end.code != 0 and not end.is_interrupted:
         how = f"ended with exit code {end.code}"
-        raise failure(launch.arm, launch.folder, launch.ranks, how, end.code)
-    return _collect(launch, end)
+        raise failure(failed.title, failed.folder, failed.ranks, how, end.code)
+    found = [_collect(launch, end) for launch in launches]
+    files, ledgers, findings = ([*chain(*(getattr(own, n) for own in found))] for n in ("files", "ledgers", "findings"))
+    return RunCapture(tuple(files), tuple(ledgers), tuple(findings), end)
 
 
 def _empty(folder: Path) -> None:
@@ -124,27 +139,34 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _supervised(
-    launch: Launch,
-    line: tuple[str, ...],
-    environment: dict[str, str],
-    on_progress: Callable[[int], None] | None,
-    limits: Limits,
-) -> ChildEnd:
+def _supervised(launches: Sequence[Launch], on_progress: OnProgress | None, limits: Limits) -> tuple[ChildEnd, Launch]:
+    """How they ended together, and the one that failed first, if any did."""
+    folders = [launch.folder for launch in launches]
+
     def signs() -> object:
-        done = _steps_done(launch.folder)
+        done = sum(map(_steps_done, folders))
         if on_progress is not None:
             on_progress(done)
-        return done, len(supervise.living_ranks(launch.folder)), supervise.bytes_in(launch.folder)
+        return done, [(len(supervise.living_ranks(at)), supervise.bytes_in(at)) for at in folders]
 
-    with (launch.folder / LAUNCHER_LOG).open("wb") as output, supervise.counted_interrupts() as interrupts:
-        child = Group(supervise.start(line, environment, output), lambda: supervise.living_ranks(launch.folder))
-        end = Watch(child, limits, signs, interrupts).wait()
-    if on_progress is not None:
-        on_progress(_steps_done(launch.folder))
-    for note in (*launch.folder.glob("rank*.pid"), launch.folder / PROGRESS):
+    origin = str(Origin.now())
+    with ExitStack() as stack:
+        interrupts = stack.enter_context(supervise.counted_interrupts())
+        groups = Groups([_started(launch, origin, stack) for launch in launches])
+        end = Watch(groups, limits, signs, interrupts).wait()
+    signs()
+    for note in (note for at in folders for note in (*at.glob("rank*.pid"), at / PROGRESS)):
         note.unlink(missing_ok=True)
-    return end
+    return end, launches[groups.failed or 0]
+
+
+def _started(launch: Launch, origin: str, stack: ExitStack) -> Group:
+    command = launch_command(launch)
+    environment = command.full_environment()
+    if launch.tool is None:
+        environment[ORIGIN_VARIABLE] = origin
+    output = stack.enter_context((launch.folder / LAUNCHER_LOG).open("wb"))
+    return Group(supervise.start(command.line, environment, output), lambda: supervise.living_ranks(launch.folder))
 
 
 def _steps_done(folder: Path) -> int:

@@ -25,7 +25,8 @@ from dflash_bench.run.plan import RunPlan, plan_runs
 from dflash_bench.run.record import RunCapture, RunInterruptedError
 from dflash_bench.run.request import RunRequest
 
-STEP_LINES = f"{','.join(STEPS.names)}\n" + "".join(f"{k},{k},1000,36,0,0,0,0,,,,0\n" for k in range(3))
+COLUMNS = [name for name in STEPS.names if name not in ("arm", "pair")]
+STEP_LINES = f"{','.join(COLUMNS)}\n" + "".join(f"{k},{k},1000,36,0,0,0,0,,,,0\n" for k in range(3))
 
 
 class Recording:
@@ -35,16 +36,16 @@ class Recording:
         self.fails, self.made, self.device = fails, list[tuple[str, bool]](), "cpu"
 
     def __call__(self, launch: Launch, on_progress: object, limits: Limits) -> RunCapture:
-        self.made.append((launch.arm, launch.is_unprofiled))
+        self.made.append((",".join(launch.arms), launch.is_unprofiled))
         trouble = self.fails.get(self.made[-1])
         (launch.folder / "rank0.log").write_text("a log")
         if trouble == "crash":
-            raise CaptureError(f"arm {launch.arm}: rank 0 of 1 died", hint=f"see {launch.folder / 'rank0.log'}")
+            raise CaptureError(f"{launch.title}: rank 0 of 1 died", hint=f"see {launch.folder / 'rank0.log'}")
         if trouble == "stopped early":
             raise RunInterruptedError("interrupted before there was anything whole to keep")
         ticks = iter(range(0, 100_000, 1000))
         recorder = EventRecorder(launch.folder / "rank0.sqlite", origin=Origin(0, 0), clock=lambda: next(ticks))
-        recorder.mark(f"dflash_bench rank=0 world=1 arm={launch.arm}")
+        recorder.mark(f"dflash_bench rank=0 world=1 arm={launch.arms[0]}")
         for _ in range(3):
             recorder.push("decode_step")
             recorder.pop()
@@ -58,7 +59,7 @@ class Recording:
 
     def _ledger(self, launch: Launch) -> Ledger:
         return Ledger(
-            rank=0, world=1, arm=launch.arm, switches={}, workload="smoke", seed=7, steps=3, interrupted=False,
+            rank=0, world=1, arm=launch.arms[0], switches={}, workload="smoke", seed=7, steps=3, interrupted=False,
             device=self.device, domain="dflash", ranges={"decode_step": 3}, marks=1, versions={}, counters={},
             checks={"verified_tokens": 12},
         )  # fmt: skip
@@ -79,7 +80,7 @@ class Told(RunListener):
 
 def plan(folder: Path, *arms: str, repeats: int = 1, unprofiled: bool = False, verify: bool = False) -> RunPlan:
     request = RunRequest(arms, ranks=1, steps=3, seed=7, repeats=repeats, unprofiled=unprofiled, verify=verify)
-    return plan_runs(replace(request, recorder=True, name="n", profiles=folder))
+    return plan_runs(replace(request, apart=True, recorder=True, name="n", profiles=folder))
 
 
 def record_with(monkeypatch: pytest.MonkeyPatch, **fails: str) -> Recording:
@@ -91,7 +92,7 @@ def record_with(monkeypatch: pytest.MonkeyPatch, **fails: str) -> Recording:
 
 def test_arms_take_turns_and_every_run_knows_its_ladder_its_repeat_and_its_position(tmp_path: Path) -> None:
     found = plan(tmp_path, "legacy", "topup", repeats=2)
-    assert [(r.arm, r.repeat, r.position) for r in found.runs] == [
+    assert [(*r.arms, r.repeat, r.position) for r in found.runs] == [
         ("legacy", 1, 1),
         ("topup", 1, 2),
         ("legacy", 2, 3),

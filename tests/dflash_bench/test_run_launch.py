@@ -89,7 +89,7 @@ def job(tmp_path: Path) -> Launch:
     program.write_text(LOOP)
     folder = tmp_path / "captures"
     folder.mkdir()
-    return Launch(RunRequest((), steps=20), "good", folder, BUILTIN, program=(sys.executable, str(program)))
+    return Launch(RunRequest(("good",), steps=20), ("good",), folder, BUILTIN, program=(str(program),))
 
 
 def test_with_the_recorder_torchrun_starts_the_ranks_and_the_sink_is_named() -> None:
@@ -98,7 +98,7 @@ def test_with_the_recorder_torchrun_starts_the_ranks_and_the_sink_is_named() -> 
     assert f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2 -m" in line
     assert line.endswith(
         f"dflash_bench.capture.exec_rank /x -- {sys.executable} -m dflash_prep.loop --arm topup --workload smoke "
-        "--steps 20 --seed 7 --out /x --progress /x/progress"
+        "--seed 7 --steps 20 --out /x --progress /x/progress"
     )
     assert command.environment["DFLASH_PREP_SINK"] == "dflash_bench.capture.recorder:sink"
     assert command.environment["DFLASH_BENCH_RECORD"] == "/x"
@@ -116,8 +116,8 @@ def test_one_report_per_rank_puts_nsys_inside_torchrun_and_one_for_all_around_it
 
 
 def each_launch() -> Launch:
-    request = RunRequest((), steps=20, seed=7)
-    return Launch(request, "topup", Path("/x"), RecorderChoice(TOOL, "found"))
+    request = RunRequest(("topup",), steps=20, seed=7)
+    return Launch(request, ("topup",), Path("/x"), RecorderChoice(TOOL, "found"))
 
 
 def asked(one: Launch, **options: object) -> Launch:
@@ -140,7 +140,7 @@ def test_a_single_rank_is_started_without_torchrun() -> None:
 @pytest.mark.parametrize(("arm", "text"), [("wrong", "ran and was wrong: rank 0 left"), ("fail", "rank 0 of 1 ended")])
 def test_a_single_rank_that_fails_is_named_by_its_own_exit_code(job: Launch, arm: str, text: str) -> None:
     with pytest.raises(CaptureError, match=f"arm {arm}:? {text}") as failure:
-        record(asked(replace(job, arm=arm), ranks=1))
+        record(asked(replace(job, arms=(arm,)), ranks=1))
     assert ("exit code 7; it said:" in failure.value.text) == (arm == "fail")
     assert failure.value.hint == f"the whole log is {job.folder / 'rank0.log'}"
 
@@ -152,10 +152,10 @@ def test_a_single_recorded_rank_is_whole(job: Launch) -> None:
 
 
 def test_what_the_loop_is_to_do_otherwise_is_passed_on_and_its_own_choices_are_not_spelled_out() -> None:
-    assert RunRequest(()).loop_arguments == ("--workload", "smoke", "--steps", "400", "--seed", "0")
+    assert RunRequest(()).loop_arguments == ("--workload", "smoke", "--seed", "0", "--steps", "400")
     options = {"device": LoopDevice.CUDA, "backend": Backend.NCCL, "verify": True, "check": True, "delay": "2:150"}
     line = launch_command(asked(each_launch(), **options)).line
-    assert "--seed 7 --device cuda --backend nccl --delay 2:150 --verify --check --out /x" in " ".join(line)
+    assert "--seed 7 --steps 20 --device cuda --backend nccl --delay 2:150 --verify --check --out /x" in " ".join(line)
 
 
 def test_an_unprofiled_run_has_neither_nsys_nor_recorder_nor_ranges() -> None:
@@ -244,14 +244,14 @@ def test_two_recorded_ranks_are_whole_on_one_time_axis_and_progress_is_told(job:
 
 def test_a_failing_rank_is_named_with_what_it_said(job: Launch) -> None:
     with pytest.raises(CaptureError, match="arm fail: rank 1 of 2 ended with exit code 7") as failure:
-        record(replace(job, arm="fail"))
+        record(replace(job, arms=("fail",)))
     assert "RuntimeError: page 17 was given out twice" in failure.value.text
     assert failure.value.hint == f"the whole log is {job.folder / 'rank1.log'}"
 
 
 def test_a_rank_that_decodes_wrongly_is_one_sentence_with_the_place(job: Launch) -> None:
     with pytest.raises(CaptureError) as failure:
-        record(replace(job, arm="wrong"))
+        record(replace(job, arms=("wrong",)))
     place = "rank 1 left the oracle at step 9, request 4, position 70"
     assert failure.value.text == f"arm wrong ran and was wrong: {place}"
     assert failure.value.hint == f"the whole log is {job.folder / 'rank1.log'}"
@@ -308,11 +308,11 @@ def test_nsys_that_clash_every_time_are_an_error_that_names_two_ways_out(
 ) -> None:
     staggered: list[float] = []
 
-    def clash(launch: Launch, *_: object) -> ChildEnd:
-        staggered.append(launch.stagger_s)
-        (launch.folder / "rank0.log").touch()
-        (launch.folder / "launcher.log").write_text(f"{CLASH}\n")
-        return ChildEnd(1)
+    def clash(launches: list[Launch], *_: object) -> tuple[ChildEnd, Launch]:
+        staggered.append(launches[0].stagger_s)
+        (launches[0].folder / "rank0.log").touch()
+        (launches[0].folder / "launcher.log").write_text(f"{CLASH}\n")
+        return ChildEnd(1), launches[0]
 
     monkeypatch.setattr("dflash_bench.run.record._supervised", clash)
     with pytest.raises(CaptureError, match="could not start on all 2 ranks") as failure:
@@ -343,7 +343,7 @@ def test_a_start_put_off_by_the_rank_becomes_the_command_itself(tmp_path: Path) 
 
 
 def test_ranges_that_the_ledger_counts_and_the_file_lacks_are_found(job: Launch) -> None:
-    capture = record(replace(job, arm="lossy"))
+    capture = record(replace(job, arms=("lossy",)))
     (finding,) = capture.findings
     assert (finding.code, finding.rank, finding.count) == ("ranges_missing", 1, 5)
     assert "fill 5" in finding.text
@@ -363,7 +363,7 @@ class LimitsOnceHanging(Limits):
 def test_a_rank_that_hangs_is_ended_and_called_silent(job: Launch) -> None:
     LimitsOnceHanging.folder = job.folder
     with pytest.raises(CaptureError, match=r"gave no sign of life for 0\.5 s and was ended"):
-        record(replace(job, arm="hang"), limits=LimitsOnceHanging(silence_s=0.5, interrupt_s=60, terminate_s=60))
+        record(replace(job, arms=("hang",)), limits=LimitsOnceHanging(silence_s=0.5, interrupt_s=60, terminate_s=60))
     ledger = json.loads((job.folder / "rank0.json").read_text())
     assert ledger["interrupted"], "the rank was asked politely first"
 

@@ -24,7 +24,7 @@ from dflash_bench.run.plan import PlannedRun, RunPlan
 from dflash_bench.run.record import RunCapture
 from dflash_bench.run.request import Backend, LoopDevice, Reports, RunRequest, is_repeatable, request_of
 
-NOT_OF_THE_RUN = {"repeats", "nsys", "name", "profiles"}
+NOT_OF_THE_RUN = {"repeats", "apart", "against", "against_python", "nsys", "name", "profiles"}
 """Options that say how many runs are made, where they go, and where a tool lies on this machine."""
 
 NSYS = RecorderChoice(NsysTool(Path("/opt/nsys"), (2025, 3, 1, 0), Path("/opt/QdstrmImporter")), "found here")
@@ -35,16 +35,18 @@ UNUSUAL = RunRequest(
     device=LoopDevice.SIMULATED, backend=Backend.NCCL, reports=Reports.ONE, timeout=44.5, allow_missing=True,
     discard_captures=True,
 )  # fmt: skip
+DUET = replace(UNUSUAL, arms=("topup,topup_pages=4", "legacy"), steps=None, block=7, pairs=9)
 """Another value than the default in every option."""
 
 
 def kept(request: RunRequest, choice: RecorderChoice = NSYS, workload_toml: str | None = None) -> RunInfo:
     """The run as its profile describes it."""
     workload = Path(request.workload).stem
-    planned = PlannedRun("n", request.arms[0], 1, 1)
+    planned = PlannedRun("n", request.arms, 1, 1)
     plan = RunPlan(request, choice, workload, workload_toml, "ladder", (planned,))
     settings = make._Maker(plan, RunListener(), None)._settings(planned, RunCapture((), (), (), ChildEnd(0)), {})
-    return replace(simulated([]).info, arm=planned.arm, workload=workload, settings=settings)
+    arm = None if request.is_duet else planned.arms[0]
+    return replace(simulated([]).info, arm=arm, workload=workload, settings=settings)
 
 
 def usual() -> RunInfo:
@@ -64,17 +66,18 @@ def test_every_option_of_run_is_one_of_a_request_and_kept_or_known_not_to_matter
     assert options - NOT_OF_THE_RUN - {"arms", "workload", "recorder"} == set(request._KEPT), "keep a new option"
 
 
+@pytest.mark.parametrize("asked", [UNUSUAL, DUET], ids=["apart", "duet"])
 @pytest.mark.parametrize("choice", [NSYS, BUILTIN], ids=["nsys", "recorder"])
-def test_no_option_is_lost(choice: RecorderChoice) -> None:
+def test_no_option_is_lost(choice: RecorderChoice, asked: RunRequest) -> None:
     """Each differs from its default here, or this test would not see it go."""
-    same = [f.name for f in fields(RunRequest) if getattr(UNUSUAL, f.name) == getattr(USUAL, f.name)]
-    assert set(same) == NOT_OF_THE_RUN | {"recorder"}
+    same = {f.name for f in fields(RunRequest) if getattr(asked, f.name) == getattr(USUAL, f.name)}
+    assert same == NOT_OF_THE_RUN | {"recorder"} | ({"steps"} if asked is DUET else {"block", "pairs"})
     is_builtin = choice is BUILTIN
-    wanted = replace(UNUSUAL, recorder=is_builtin, reports=Reports.PER_RANK if is_builtin else Reports.ONE)
-    assert request_of(kept(UNUSUAL, choice)) == wanted, "reports are nsys' matter"
+    wanted = replace(asked, recorder=is_builtin, reports=Reports.PER_RANK if is_builtin else Reports.ONE)
+    assert request_of(kept(asked, choice)) == wanted, "reports are nsys' matter"
 
 
-@pytest.mark.parametrize("info", [kept(UNUSUAL), kept(UNUSUAL, BUILTIN), usual()], ids=["unusual", "recorder", "usual"])
+@pytest.mark.parametrize("info", [kept(UNUSUAL), kept(DUET), kept(UNUSUAL, BUILTIN), usual()])
 def test_the_words_to_type_mean_the_same(info: RunInfo) -> None:
     words = request_of(info).words
     assert words[:2] == ["dflash-bench", "run"]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,9 @@ def test_two_ranks_with_the_installed_nsys(tmp_path: Path, reports: str, num_fil
 
 def test_arms_run_verified_and_unprofiled_too_and_a_comparison_says_what_tracing_cost(tmp_path: Path) -> None:
     line = ["run", "--arm", "legacy", "--arm", "topup", "--ranks", "1", "--steps", "6", "--recorder", "--unprofiled"]
-    done = cli(*line, "--verify", "--check", "--device", "simulated", "--name", "r", "--profiles", str(tmp_path))
+    done = cli(
+        *line, "--apart", "--verify", "--check", "--device", "simulated", "--name", "r", "--profiles", str(tmp_path)
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("tokens equal the oracle's") == 2
     for arm in ("legacy", "topup"):
@@ -103,7 +106,7 @@ def test_arms_run_verified_and_unprofiled_too_and_a_comparison_says_what_tracing
 
 
 def test_repeats_take_turns_and_each_is_a_run_of_its_own(tmp_path: Path) -> None:
-    line = ["run", "--arm", "topup", "--arm", "control", "--repeats", "2", "--recorder", "--dry-run"]
+    line = ["run", "--arm", "topup", "--arm", "control", "--apart", "--repeats", "2", "--recorder", "--dry-run"]
     result = CliRunner().invoke(app, [*line, "--name", "n", "--profiles", str(tmp_path)])
     assert result.exit_code == 0
     assert re.findall(r"--arm (\w+) .*?--out (\S+)/captures", result.stdout) == [
@@ -113,6 +116,41 @@ def test_repeats_take_turns_and_each_is_a_run_of_its_own(tmp_path: Path) -> None
         ("control", str(tmp_path / "n-control-r2")),
     ]
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
+
+
+def test_several_arms_share_each_process_and_one_profile_holds_them_and_the_recorder_saw_every_range(
+    tmp_path: Path,
+) -> None:
+    line = ["run", "--arm", "control", "--arm", "topup", "--block", "4", "--pairs", "3", "--recorder", "--verify"]
+    done = cli(*line, "--device", "simulated", "--name", "d", "--profiles", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("control and topup in turns, 2 ranks") == 2, "two processes by default"
+    assert done.stdout.count("every emitted range is there") == done.stdout.count("tokens equal the oracle's") == 2
+    assert f"next: dflash-bench compare '{tmp_path}/d-r*'" in done.stdout
+    orders = []
+    for name in ("d-r1", "d-r2"):
+        profile = open_profile(tmp_path / name)
+        assert (profile.info.arm, profile.info.settings["arms"]) == (None, "control topup")
+        steps = profile.frame("steps").dropna(subset="pair")
+        assert set(steps.groupby(["rank", "arm", "pair"]).size()) == {4}, "every block has all its steps"
+        order = [steps[steps["rank"] == rank].drop_duplicates(["arm", "pair"]).arm.tolist() for rank in (0, 1)]
+        assert order[0] == order[1], "the ranks change arms together"
+        orders.append(order[0])
+        switches = {k: v for k, v in profile.info.settings.items() if k.startswith("switch.topup_pages")}
+        assert switches == {"switch.topup_pages@control": 0, "switch.topup_pages@topup": 2}
+        assert set(profile.info.counters) == {"0:control", "0:topup", "1:control", "1:topup"}
+    assert orders[0] != orders[1], "each process draws its own order"
+
+
+def test_pools_that_do_not_fit_beside_each_other_are_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "huge.toml"
+    smoke = files("dflash_prep") / "workloads" / "smoke.toml"
+    file.write_text(re.sub(r"pool_pages = \d+", "pool_pages = 100_000_000_000_000", smoke.read_text()))
+    line = ["run", "--arm", "control", "--arm", "topup", "--ranks", "1", "--recorder", "--workload", str(file)]
+    done = cli(*line, "--profiles", str(tmp_path / "p"))
+    assert done.returncode == 5
+    assert "arms control and topup cannot be run here: the pools of 2 arms at once do not fit" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_discarded_captures_leave_only_the_profile(tmp_path: Path) -> None:
@@ -131,6 +169,10 @@ def test_discarded_captures_leave_only_the_profile(tmp_path: Path) -> None:
         (["--arm", "topup", "--workload", "nope"], "unknown workload 'nope'"),
         (["--arm", "topup", "--workload", "absent.toml"], "cannot read workload absent.toml"),
         (["--arm", "topup", "--arm", "topup"], "an arm is named twice"),
+        (["--arm", "topup", "--arm", "legacy", "--steps", "9"], "--steps: a duet decodes 30 × 20 steps of each arm"),
+        (["--arm", "topup", "--arm", "legacy", "--against", "HEAD"], "holds two versions of one arm"),
+        (["--arm", "topup", "--against", "HEAD", "--unprofiled"], "--unprofiled and --against cannot be combined"),
+        (["--arm", "topup", "--delay", "0:1:legacy"], "the arms of this run are topup"),
         (["--arm", "topup", "--name", "a/b"], "'a/b' cannot name a run"),
         (["--arm", "topup", "--nsys", "/no/nsys"], "there is no nsys at /no/nsys"),
         (["--arm", "topup", "--nsys", "/no/nsys", "--recorder"], "--nsys and --recorder exclude each other"),
