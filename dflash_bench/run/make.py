@@ -24,7 +24,7 @@ from dflash_bench.run.plan import PlannedRun, RunPlan, plan_runs
 from dflash_bench.run.range_cost import range_cost_ns
 from dflash_bench.run.record import RunCapture, RunInterruptedError, record, record_together
 from dflash_bench.run.request import request_of
-from dflash_bench.run.turns import Turns
+from dflash_bench.run.turns import TurnTaking
 from dflash_bench.run.versions import CodeVersion, two_versions
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class _Maker:
             with self.listener.progress(run.name, request.num_steps) as on_progress:
                 return record_together(
                     launches,
-                    lambda: Turns(turns, request.ranks, request.block, request.pairs, launch.order_seed),
+                    lambda: TurnTaking(turns, request.ranks, request.block, request.pairs, launch.order_seed),
                     on_progress,
                     Limits(silence_s=request.timeout),
                 )

@@ -20,7 +20,7 @@ from dflash_bench.model import Finding
 from dflash_bench.run.failure import LAUNCHER_LOG, failure, is_session_clash
 from dflash_bench.run.launch import ALL_RANKS, PROGRESS, Launch, launch_command
 from dflash_bench.run.ledger import Ledger, read_ledgers
-from dflash_bench.run.turns import Turns
+from dflash_bench.run.turns import TurnTaking
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def record(launch: Launch, on_progress: OnProgress | None = None, limits: Limits
 
 def record_together(
     launches: Sequence[Launch],
-    turns: Callable[[], Turns] | None,
+    turns: Callable[[], TurnTaking] | None,
     on_progress: OnProgress | None = None,
     limits: Limits | None = None,
 ) -> RunCapture:

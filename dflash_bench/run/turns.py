@@ -21,7 +21,7 @@ _LONGEST_PATH = 100
 """Bytes of a socket's name, which the kernel limits to 108."""
 
 
-class Turns:
+class TurnTaking:
     """The turns of several versions, told from a thread of its own.
 
     ``folders``: label → the folder of a version's sockets, which must exist. A context: turns are told within it. When

@@ -18,7 +18,7 @@ from dflash_bench.errors import CaptureError
 from dflash_bench.run.launch import Launch, launch_command
 from dflash_bench.run.record import RunCapture, record_together
 from dflash_bench.run.request import RunRequest
-from dflash_bench.run.turns import Turns, drawn_order
+from dflash_bench.run.turns import TurnTaking, drawn_order
 from dflash_bench.run.versions import CodeVersion
 
 PROGRAM = """
@@ -73,7 +73,7 @@ def together(tmp_path: Path) -> Callable[..., RunCapture]:
         ]
         for folder in (*sockets.values(), *(each.folder for each in launches)):
             folder.mkdir()
-        return record_together(launches, lambda: Turns(sockets, ranks, BLOCK, PAIRS, 5), on_progress)
+        return record_together(launches, lambda: TurnTaking(sockets, ranks, BLOCK, PAIRS, 5), on_progress)
 
     return run
 
