@@ -9,7 +9,7 @@ PARALLEL := --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-
 # the built-in recorder sees the simulated device too, so that leads and waits show on any machine
 DEMO := --workload smoke --ranks 2 --steps 400 --recorder
 
-.PHONY: help demo test soak gpu lint bench clean
+.PHONY: help environment demo test soak gpu lint bench clean
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
@@ -17,6 +17,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[impl,dev]'
 	@touch $@
+
+environment: $(VENV)/.ready ## the environment in .venv that all others work in
 
 demo: $(VENV)/.ready ## run, capture, ingest and compare two arms of the built-in decode loop
 	$(BIN)/dflash-bench run --arm control --arm topup --apart $(DEMO)
