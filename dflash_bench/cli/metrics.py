@@ -35,6 +35,7 @@ def metrics(
     rank: OneRank = None,
     metric: MetricPattern = None,
     json: AsJson = False,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout, a line a metric and rank; times in ns.")] = False,
     per_rank: PerRank = None,
     preset: PresetName = None,
     step_range: StepRange = None,
@@ -49,7 +50,7 @@ def metrics(
     """
     from dflash_bench.ingest.sources import IngestOptions, resolve_all
     from dflash_bench.metrics.measure import measure
-    from dflash_bench.report.as_json import metrics_json
+    from dflash_bench.report.as_json import metrics_csv, metrics_json
     from dflash_bench.report.console import show
     from dflash_bench.report.run import run_report
     from dflash_bench.report.sheets import Detail
@@ -60,8 +61,8 @@ def metrics(
         found = resolve_all(profile, options, progress)
     runs = [measure(p, reading) for p in found]
     check_metric(metric, (m.name for run in runs for m in run.metrics))
-    if json:
-        typer.echo(metrics_json(runs))
+    if json or csv:
+        typer.echo((metrics_json if json else metrics_csv)(runs), nl=json)
         return
     for k, run in enumerate(runs):
         if k:

@@ -1,4 +1,4 @@
-"""Metrics and comparisons as JSON: stable field names, base units (nanoseconds), nothing rounded.
+"""Metrics and comparisons as JSON and CSV: stable field names, base units (nanoseconds), nothing rounded.
 
 ``{"metrics": […], "warnings": […], "tables": {…}}``; a metric is ``{"run", "arm", "rank", "metric", "unit", "n", "p50",
 "p90", "p99", "mean", "total"}``, and a scalar carries ``"value"`` instead of the quantiles. ``rank`` is null for pooled
@@ -7,7 +7,9 @@ and cross-rank figures. ``"coverage"`` stands beside the figures that could not 
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -33,6 +35,18 @@ def metrics_document(runs: Sequence[RunMetrics]) -> dict[str, Any]:
         "warnings": [_finding(f, r.info) for r in runs for f in r.findings],
         "tables": _tables(runs),
     }
+
+
+_CSV_COLUMNS = ("run", "arm", "rank", "metric", "unit", "n", "value", "p50", "p90", "p99", "mean", "total", "coverage")
+
+
+def metrics_csv(runs: Sequence[RunMetrics]) -> str:
+    """The metrics of one or more runs as CSV, a line a metric and rank; what a metric does not have is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_metric(r.info, m) for r in runs for m in r.metrics)
+    return text.getvalue()
 
 
 def comparison_json(comparison: Comparison, judgements: Judgements | None = None) -> str:

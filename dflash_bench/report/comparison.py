@@ -53,7 +53,7 @@ def comparison_report(
     sides, detail = comparison.sides, detail or Detail()
     headline = comparison_headline(comparison, judgements)
     warnings = list(warning_texts(comparison))
-    title = " → ".join(_name(runs) for _, runs in sides.named)
+    title = " → ".join(_names(sides))
     if detail.is_full:
         return _full_report(comparison, judgements, detail, Report(title, headline.lines, (), tuple(warnings)))
     if detail.is_close:
@@ -65,7 +65,7 @@ def comparison_report(
     if are_steps_unlike(comparison):
         lines += kinds_lines(sides, ("base", "candidate"))
     short = (_screen_sheet(comparison, judgements), _screen_causes(sides))
-    words = shlex.join(",".join(run.info.run for run in runs) for _, runs in sides.named)
+    words = shlex.join(named_sides(sides))
     following = (f"dflash-bench report {words}",)
     shown = tuple(s for s in short if s.rows)
     return fitted(Report(title, tuple(lines), shown, first_warnings(warnings), following))
@@ -191,6 +191,21 @@ def warning_texts(comparison: Comparison) -> Iterator[str]:
         for run in runs:
             where = f"{side} {run.info.run}" if len(runs) > 1 else side
             yield from (f"{where}: {line}" for line in warning_lines(run.findings))
+
+
+def named_sides(sides: Sides) -> list[str]:
+    """The sides as words of the command line; one word where both are the arms of one run."""
+    words = [
+        ",".join(f"{r.info.run}:{r.info.arm}" if r.info.arms else r.info.run for r in runs) for _, runs in sides.named
+    ]
+    runs = [[run.info.run for run in runs] for _, runs in sides.named]
+    return runs[0] if runs[0] == runs[1] and len(runs[0]) == 1 and len(sides.base[0].info.arms) == 2 else words
+
+
+def _names(sides: Sides) -> list[str]:
+    if sides.base[0].info.arms and sides.base[0].info.run == sides.candidate[0].info.run:
+        return [f"{sides.base[0].info.run}: {sides.base[0].info.arm}", str(sides.candidate[0].info.arm)]
+    return [_name(runs) for _, runs in sides.named]
 
 
 def _name(runs: Sequence[RunMetrics]) -> str:

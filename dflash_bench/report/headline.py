@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dflash_bench.errors import quoted
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.summary import figure
@@ -174,12 +176,19 @@ def _basis(sides: Sides) -> str:
     """Device, ranks, workload, how many runs, and what tracing cost."""
     base, candidate = sides.base[0].info, sides.candidate[0].info
     num = len(sides.base), len(sides.candidate)
-    if num == (1, 1):
-        runs = "one run a side"
+    pairs = {found for run in sides.base if (found := num_pairs(run))}
+    if pairs:
+        runs = f"{num[0]} process{'es' * (num[0] != 1)} × {' and '.join(map(str, sorted(pairs)))} pairs of blocks"
     else:
-        runs = f"{num[0]} + {num[1]} runs"
+        runs = "one run a side" if num == (1, 1) else f"{num[0]} + {num[1]} runs"
     parts = [_machine(base, candidate), _same(base.workload, candidate.workload), runs, _steps(sides), _tracing(sides)]
     return "on " + ", ".join(p for p in parts if p)
+
+
+def num_pairs(run: RunMetrics) -> int:
+    """How many pairs of blocks a run in which arms take turns consists of; 0 for a run of one arm."""
+    found = (m.pair for m in run.metrics if m.pair is not None and m.rank is not None)
+    return max((len(np.unique(pair)) for pair in found), default=0)
 
 
 def _machine(base: RunInfo, candidate: RunInfo) -> str:
@@ -194,7 +203,13 @@ def _same(base: str | None, candidate: str | None) -> str:
 
 def _steps(sides: Sides) -> str:
     runs = (*sides.base, *sides.candidate)
-    found = {m.n + 1 for run in runs for m in run.metrics if m.name == "step.period" and m.rank is not None}
+    # of each block of steps the last has no period
+    found = {
+        m.n + (num_pairs(run) or 1)
+        for run in runs
+        for m in run.metrics
+        if m.name == "step.period" and m.rank is not None
+    }
     if not found:
         return ""
     few, most = min(found), max(found)

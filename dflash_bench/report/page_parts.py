@@ -13,6 +13,7 @@ from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Better, Comparison, FloatArray, Metric, RunInfo, RunMetrics, Sides, Unit, Value
 from dflash_bench.report.changes import KEY_METRICS, Tone, change_texts, pair_text, tone
 from dflash_bench.report.charts import Curve, distribution_chart, map_image
+from dflash_bench.report.comparison import named_sides
 from dflash_bench.report.sides import pooled
 from dflash_bench.report.units import MISSING, with_unit
 from dflash_bench.run.request import is_repeatable, request_of
@@ -263,7 +264,7 @@ def run_settings(info: RunInfo) -> dict[str, str]:
 
 def commands(sides: Sides) -> list[str]:
     """What to type to get this page again; where the built-in loop made the runs, from the very start."""
-    pair = shlex.join(",".join(run.info.run for run in runs) for _, runs in sides.named)
+    pair = shlex.join(named_sides(sides))
     return [*_origin(sides), f"dflash-bench compare {pair}", f"dflash-bench report {pair} -o report.html"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -13,8 +13,9 @@ from dflash_bench.metrics.events.arrays import NONE
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.launches import Launches
 from dflash_bench.metrics.events.process import ProcessEvents, load
-from dflash_bench.metrics.events.steps import Steps, find_steps
+from dflash_bench.metrics.events.steps import Steps
 from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.view import View
 from dflash_bench.metrics.waits import BLOCKING_COPY, SYNC
 from dflash_bench.model import IntArray, Unit
 from dflash_bench.profile import Profile
@@ -111,10 +112,11 @@ def step_windows(
     profile: Profile, rank: int, reading: Reading | None = None, max_bars: int = MAX_BARS
 ) -> tuple[StepWindow, ...]:
     """The median and the longest step of a rank; nothing where the rank has no steps."""
-    reading = reading or Reading()
+    reading = replace(reading or Reading(), arm=profile.arm)
     for process in profile.info.processes_of(rank):
         events = load(profile, process)
-        steps, _ = find_steps(events.ranges, rank, reading)
+        # whether the loop is its own matters to figures of allocation only
+        steps = View(profile, events, reading, False).steps
         if len(steps):
             work = gpu_work(profile, events)
             return tuple(_window(t, k, steps, events, work, max_bars) for t, k in _median_and_longest(steps))

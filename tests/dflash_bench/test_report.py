@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 
@@ -199,6 +200,14 @@ def test_a_distribution_has_quantiles_and_a_scalar_a_value():
          "p50": 2.0, "p90": 2.8, "p99": 2.98, "mean": 2.0, "total": 4.0},
         {"run": "r", "arm": "a", "rank": None, "metric": "retracted", "unit": "count", "n": 1, "value": 2.0},
     ]  # fmt: skip
+
+
+def test_as_csv_a_metric_and_rank_is_a_line_with_the_numbers_of_the_json(cli, tmp_path):
+    path = write(tmp_path / "a.sqlite", [Range('a, "quoted"', 0, 5), Range("decode_step", 0, 10)])
+    place = ("--profiles", tmp_path / "profiles")
+    rows = list(csv.DictReader(io.StringIO(cli("metrics", path, "--csv", *place).stdout)))
+    for row, m in zip(rows, json.loads(cli("metrics", path, "--json", *place).stdout)["metrics"], strict=True):
+        assert {name: row[name] for name in m} == {name: "" if v is None else str(v) for name, v in m.items()}
 
 
 def test_tables_that_have_no_rows_are_empty_lists():

@@ -46,6 +46,7 @@ class OneProcess:
     gpu: list[dict]
     calls: list[tuple[str, int, int, int]]
     ranges: list[tuple[str, int, int]]
+    arm: str | None = None
 
     @property
     def info(self):
