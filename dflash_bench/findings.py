@@ -265,6 +265,21 @@ CODES: tuple[Code, ...] = (
     ),
     Code("stated_drift", "compare", "verdicts from too few runs, held against a drift that is stated and not measured"),
     Code("different_nvtx", "compare", "base and candidate ran under different nvtx packages"),
+    # predict
+    Code(
+        "waits_taken_as_work",
+        "predict",
+        "waits elsewhere than for the result, which the model of the loop takes for host work",
+        "{who} waits for the GPU elsewhere than for the result, {share:.0%} of its time: the model takes that for"
+        " host work, so another GPU would change more than is said here",
+    ),
+    Code(
+        "communication_unchanged",
+        "predict",
+        "the agreement among more ranks is taken to cost what it costs in the profile",
+        "the agreement is taken to cost what it costs in the profile, {mean_us:.0f} µs, but it grows with the ranks:"
+        " say it with --agreement-us, or name profiles of other sizes with --also",
+    ),
     # gate
     Code("different_tokens", "gate", "the runs committed different numbers of tokens: they did not do the same work"),
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dflash_bench.cli.console import reading_progress, stdout
+from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
     AgreementRange,
@@ -68,6 +70,10 @@ def predict(
     ] = "check_memory",
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     json: AsJson = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", dir_okay=False, help="Also write a page with figures over the ranks."),
+    ] = None,
     preset: PresetName = None,
     step_range: StepRange = None,
     agreement_range: AgreementRange = None,
@@ -115,6 +121,14 @@ def predict(
         predicted(runs, each, also=further, tokens_per_step=tokens, requests=own.requests, redraws=Redraws(seed=seed))
         for each in scenarios
     ]
+    if output is not None:
+        import shlex
+        import sys
+
+        from dflash_bench.report.prediction import prediction_page
+
+        words = [f"{output.name}" if w == str(output) else w for w in sys.argv[1:]]
+        write_whole(output, prediction_page(name, results, shlex.join(["dflash-bench", *words])))
     if json:
         from dflash_bench.report.prediction import prediction_json
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_bench.errors import UsageError
+from dflash_bench.findings import finding
 from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Unit
 from dflash_bench.predict.allocation import Allocator, draw_allocations
 from dflash_bench.predict.communication import Communication, CommunicationSource, communication_for
@@ -300,19 +301,12 @@ def _figure(name: str, values: FloatArray, unit: Unit, edges: tuple[float, float
 
 
 def _findings(traces: Sequence[StepTrace], communication: Communication) -> tuple[Finding, ...]:
-    found = []
-    for trace in traces:
-        share = float(trace.other_waits.mean() / trace.period.mean())
-        if share > _OTHER_WAITS_SHARE:
-            text = (
-                f"rank {trace.rank} waits for the GPU in other places than at the result, {share:.0%} of its time: the"
-                " model takes that for host work, so another GPU would change more than is said here"
-            )
-            found.append(Finding("waits_taken_as_work", trace.rank, trace.num_steps, text))
+    shares = [(t, float(t.other_waits.mean() / t.period.mean())) for t in traces]
+    found = [
+        finding("waits_taken_as_work", t.rank, t.num_steps, who=f"rank {t.rank}", share=share)
+        for t, share in shares
+        if share > _OTHER_WAITS_SHARE
+    ]
     if communication.source is CommunicationSource.UNCHANGED:
-        text = (
-            f"the agreement is taken to cost what it costs in the profile, {communication.mean_ns / 1e3:.0f} µs: it"
-            " grows with the ranks; say it with --agreement-us, or name profiles of other sizes with --also"
-        )
-        found.append(Finding("communication_unchanged", None, 1, text))
+        found.append(finding("communication_unchanged", None, 1, mean_us=communication.mean_ns / 1e3))
     return tuple(found)

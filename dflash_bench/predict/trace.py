@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dflash_bench.duet import duet_mark
 from dflash_bench.errors import DataError
 from dflash_bench.model import BoolArray, FloatArray, IntArray
 
@@ -46,6 +47,7 @@ class StepTrace:
     loops        time in the ranges that go over all requests and nothing else, in preparation's own arithmetic
     first_gpu    graphs launched up to the first one; ``rest_gpu`` those behind it: what another GPU does in other time
     first_small, rest_small  kernels and copies launched beside them, and the gaps between pieces that were queued
+    start        on the rank's own clock
     period       start to start
     other_waits  host waits outside the agreement and the wait for the result, which the model takes for work
     lag          how many steps ago the work was launched whose result a step waits for
@@ -65,6 +67,7 @@ class StepTrace:
     rest_gpu: FloatArray
     first_small: FloatArray
     rest_small: FloatArray
+    start: FloatArray
     period: FloatArray
     other_waits: FloatArray
     allocates: BoolArray
@@ -102,13 +105,14 @@ class Roles:
 
 
 def read_traces(profile: Profile, roles: Roles | None = None) -> list[StepTrace]:
-    """The steps of every rank of a profile, without its warm-up.
+    """The steps of every rank of a profile, without its warm-up; of a duet those of the arm that is looked at.
 
     Raises DataError where a rank has no steps, no agreement, no graph launches or no GPU work: the loop cannot be
     rebuilt from such a capture.
     """
     roles = roles or Roles()
     tables = [profile.frame(table) for table in ("ranges", "api_calls", "gpu_work")]
+    marks = profile.frame("marks") if profile.arm is not None else None
     if not profile.info.ranks:
         raise DataError(f"{profile.info.run} has no ranks", hint="dflash-bench metrics says what the capture holds")
     found = [
@@ -120,7 +124,10 @@ def read_traces(profile: Profile, roles: Roles | None = None) -> list[StepTrace]
         )
         for rank in profile.info.ranks
     ]
-    return [trace.take(np.flatnonzero(_usable(trace))) for trace in _with_skew(found)]
+    in_arm = [_in_blocks(trace, marks, profile.arm) for trace in found]
+    return [
+        trace.take(np.flatnonzero(_usable(trace) & own)) for trace, own in zip(_with_skew(found), in_arm, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +235,7 @@ def _rank_trace(who: str, rank: int, events: _Events, roles: Roles) -> StepTrace
         rest_gpu=rest_gpu,
         first_small=first_small,
         rest_small=rest_small,
+        start=start,
         period=end - start,
         other_waits=steps.time_in(others),
         allocates=steps.sums(taken[:, 0], np.ones(len(taken), np.int64)) > 0,
@@ -303,6 +311,25 @@ def _with_skew(traces: list[StepTrace]) -> list[StepTrace]:
     # the mean of a few ranks moves with each of them: give back what that hides
     skew *= np.sqrt(len(traces) / (len(traces) - 1))
     return [replace(t, leave_skew=row) for t, row in zip(traces, skew, strict=True)]
+
+
+def _in_blocks(trace: StepTrace, marks: pd.DataFrame | None, arm: str | None) -> BoolArray:
+    """The steps of an arm's blocks but the last of each, which ends where another arm's begins; all without an arm."""
+    if marks is None:
+        return np.ones(trace.num_steps, dtype=bool)
+    own = marks[marks["rank"] == trace.rank].sort_values("start_ns")
+    inside = np.zeros(trace.num_steps, dtype=bool)
+    opened = None
+    for at, mark in zip(own["start_ns"], map(duet_mark, own["text"].astype(str)), strict=True):
+        if mark is None or mark.arm != arm:
+            continue
+        if mark.is_open:
+            opened = at
+        elif opened is not None:
+            begin, end = np.searchsorted(trace.start, [opened, at])
+            inside[begin : max(begin, end - 1)] = True
+            opened = None
+    return inside
 
 
 def _usable(trace: StepTrace) -> BoolArray:

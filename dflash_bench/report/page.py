@@ -169,7 +169,7 @@ def _rendered(
     from markupsafe import Markup
 
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_template),
+        loader=jinja2.FunctionLoader(template_text),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -180,8 +180,8 @@ def _rendered(
     return environment.get_template(template).render(
         **values,
         headline=headline,
-        css=_template("report.css"),
-        js=_template("report.js"),
+        css=template_text("report.css"),
+        js=template_text("report.js"),
         version=__version__,
         document_json=script_json(_embedded(content)),
         timeline=timeline,
@@ -217,7 +217,8 @@ def _parts(name: str) -> list[str]:
     return re.findall(r"[^._@>/·-]*[._@>/·-]+|[^._@>/·-]+", name)
 
 
-def _template(name: str) -> str:
+def template_text(name: str) -> str:
+    """A file of the templates: markup, style or script."""
     return (files("dflash_bench.report") / "templates" / name).read_text(encoding="utf-8")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dflash_bench.errors import DataError, UsageError
@@ -16,7 +17,7 @@ from dflash_bench.predict.allocation import Allocator, draw_allocations, hit_rat
 from dflash_bench.predict.communication import CommunicationSource, communication_for, measure_communication
 from dflash_bench.predict.prediction import Redraws, Scenario, predict
 from dflash_bench.predict.replay import StepWork, replay
-from dflash_bench.predict.trace import Roles, StepTrace, read_traces
+from dflash_bench.predict.trace import Roles, StepTrace, _in_blocks, read_traces
 from dflash_bench.profile import open_profile
 from dflash_prep.state.reservation import page_aligned_decode_alloc_lens
 from dflash_prep.state.topup import TopUp
@@ -39,7 +40,7 @@ def trace(rank=0, n=200, **terms):
     each = {
         "before": 100e3, "prepare": 60e3, "agreement": 50e3, "leave_skew": 0, "loops": 10e3, "to_first": 100e3,
         "to_last": 100e3, "to_wait": 100e3, "after": 100e3, "first_gpu": 200e3, "rest_gpu": 800e3, "first_small": 0,
-        "rest_small": 0, "period": 1e6, "other_waits": 0,
+        "rest_small": 0, "start": 0, "period": 1e6, "other_waits": 0,
     }  # fmt: skip
     samples = {name: np.broadcast_to(np.float64(value), (n,)) for name, value in {**each, **terms}.items()}
     return StepTrace(rank=rank, allocates=np.arange(n) % 2 == 0, lag=1, **samples)
@@ -226,6 +227,30 @@ def test_more_requests_need_a_range_that_grows_with_them():
 def test_a_capture_without_the_step_is_no_loop_to_predict():
     with pytest.raises(DataError, match="no range nothing"):
         read_traces(open_profile(REFERENCE / "h200-control-r1"), Roles(step="nothing"))
+
+
+def test_of_a_duet_only_the_blocks_of_the_arm_are_replayed():
+    """Blocks of 20 steps of two arms, in turns; the last step of a block ends where the other arm's block begins."""
+    start = np.arange(100) * 1e6
+    at, text = [], []
+    for pair, begin in enumerate(range(0, 100, 20)):
+        arm = ("control", "topup")[pair % 2]
+        at += [start[begin] - 1, start[begin] + 20e6 - 2]
+        text += [f"dflash_bench duet pair={pair} arm={arm} {what}" for what in ("open", "close")]
+    marks = pd.DataFrame({"rank": 0, "start_ns": at, "text": text})
+    inside = _in_blocks(replace(trace(n=100), start=start), marks, "topup")
+    assert np.flatnonzero(inside).tolist() == [*range(20, 39), *range(60, 79)]
+
+
+def test_the_page_shows_every_prediction_over_the_ranks_and_holds_the_json(cli, tmp_path):
+    page = tmp_path / "predict.html"
+    done = cli("predict", "h200x2-control-r1", "--profiles", REFERENCE, "--ranks", "2", "8", "-o", page)
+    assert done.exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.count('<circle class="at"') == 2 * 2, "period and tax, at two and at eight ranks"
+    held = json.loads(text.split('id="document">')[1].split("</script>")[0])
+    assert [p["ranks"] for p in held["predictions"]] == [2, 8]
+    assert "http" not in text.replace("http-equiv", "").replace("www.w3.org", "")
 
 
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
