@@ -11,7 +11,6 @@ from dflash_bench.model import Unit
 from dflash_bench.predict.prediction import PREDICTION_CONFIDENCE, PredictedFigure, Prediction, Scenario
 from dflash_bench.report.units import symbol, text
 
-
 _MAX_SENTENCES = 4
 
 
