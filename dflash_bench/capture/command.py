@@ -1,4 +1,5 @@
-"""Recording any command of a person's own: the same driving of nsys, without a ledger to check against."""
+"""Recording any command of a person's own, by nsys or by what its processes write themselves (the built-in recorder,
+torch traces): the same driving, without a ledger to check against."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -40,13 +41,20 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class CommandCapture:
-    """A command to record into ``folder/stem.*``. ``place`` is set when it is started once per rank."""
+    """A command to record into ``folder/stem.*``. ``place`` is set when it is started once per rank.
+
+    Without a ``tool`` its processes write files of their own into the folder: those that match ``written``. The names
+    of ``variables`` are set for the command, of ``folder_variables`` to the folder.
+    """
 
     command: tuple[str, ...]
     folder: Path
-    tool: NsysTool
+    tool: NsysTool | None
     options: ProfileOptions
     place: RankPlace | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    folder_variables: tuple[str, ...] = ()
+    written: str = "*.sqlite"
 
     @property
     def stem(self) -> str:
@@ -69,31 +77,35 @@ def place_of(environment: Mapping[str, str]) -> RankPlace:
     return RankPlace(variable, int(environment[variable]), None if world is None else int(world))
 
 
-def nsys_line(capture: CommandCapture) -> list[str]:
-    """The whole nsys line. Per rank, nsys itself fills the rank into the name."""
+def whole_line(capture: CommandCapture) -> list[str]:
+    """What is started: the nsys line, or the command itself. Per rank, nsys itself fills the rank into the name."""
     folder = in_nsys_words(capture.folder)
     name = _ALL_PROCESSES if capture.place is None else f"rank%q{{{capture.place.variable}}}"
     inner = [sys.executable, "-m", "dflash_bench.capture.exec_rank", str(capture.folder), "--keep-output", "--"]
-    return profile_command(capture.tool, f"{folder}/{name}", [*inner, *capture.command], capture.options)
+    inner += capture.command
+    if capture.tool is None:
+        return inner
+    return profile_command(capture.tool, f"{folder}/{name}", inner, capture.options)
 
 
 def environment_of(capture: CommandCapture) -> dict[str, str]:
     """Variables that the line needs beside this process's own."""
-    if capture.options.capture_range is None:
-        return {}
-    # Otherwise nsys' range trigger sees registered strings only, and torch.cuda.nvtx registers none.
-    return {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+    found = {**capture.variables, **dict.fromkeys(capture.folder_variables, str(capture.folder))}
+    if capture.tool is not None and capture.options.capture_range is not None:
+        # Otherwise nsys' range trigger sees registered strings only, and torch.cuda.nvtx registers none.
+        found["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = "0"
+    return found
 
 
-def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[Path, ChildEnd]:
-    """Run the command under nsys; its standard output goes to `output`, its errors where this process's go.
+def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[list[Path], ChildEnd]:
+    """Run the command; its standard output goes to `output`, its errors where this process's go.
 
-    Returns the SQLite export and how the command ended (its own exit code; nsys passes it on). Raises CaptureError or
-    DataError, naming what was left, when there is no readable capture.
+    Returns the SQLite export, or the files that its processes wrote, and how the command ended (its own exit code; nsys
+    passes it on). Raises CaptureError or DataError, naming what was left, when there is no readable capture.
     """
     environment = {**os.environ, **environment_of(capture)}
     with supervise.counted_interrupts() as interrupts:
-        popen = subprocess.Popen(nsys_line(capture), env=environment, stdout=subprocess.PIPE, start_new_session=True)
+        popen = subprocess.Popen(whole_line(capture), env=environment, stdout=subprocess.PIPE, start_new_session=True)
         assert popen.stdout is not None
         pump = threading.Thread(target=_pump, args=(popen.stdout, output, capture.folder), daemon=True)
         pump.start()
@@ -104,9 +116,22 @@ def record_command(capture: CommandCapture, output: IO[bytes]) -> tuple[Path, Ch
         pump.join(timeout=_PUMP_S)
     rank = 0 if capture.place is None else capture.place.rank
     (capture.folder / f"rank{rank}.pid").unlink(missing_ok=True)
+    if capture.tool is None:
+        return _written(capture), outcome
     if not any(capture.folder.glob(f"{capture.stem}.*")) and (window := _window(capture.options)):
         raise CaptureError(f"nothing was recorded: {window}", hint="run it without the window to see its ranges")
-    return sqlite_of(capture.folder, capture.stem, capture.tool), outcome
+    return [sqlite_of(capture.folder, capture.stem, capture.tool)], outcome
+
+
+def _written(capture: CommandCapture) -> list[Path]:
+    found = sorted(capture.folder.glob(capture.written))
+    if not found and capture.place is None:
+        raise CaptureError(
+            f"no process of the command wrote a {capture.written.lstrip('*.')}: it called none of the functions of the "
+            "table, or was killed before it could write",
+            hint="python -m dflash_bench.annotate TABLE --check FOLDER says which targets the engine has",
+        )
+    return found
 
 
 def _window(options: ProfileOptions) -> str | None:

@@ -1,4 +1,4 @@
-"""``dflash-bench capture -- CMD …``: record any command with nsys."""
+"""``dflash-bench capture -- CMD …``: record any command, annotated from outside where a table is named."""
 
 from __future__ import annotations
 
@@ -59,6 +59,16 @@ def capture(
     ] = None,
     wait: Annotated[Wait, typer.Option(help="End with the command, or with all it started too.")] = Wait.PRIMARY,
     nsys: NsysPath = None,
+    annotate: Annotated[
+        str | None,
+        typer.Option(help="Put ranges around an engine's functions: sglang, vllm, or a TOML file (docs/annotate.md)."),
+    ] = None,
+    recorder: Annotated[
+        bool, typer.Option("--recorder", help="Record the ranges without nsys, with the built-in recorder.")
+    ] = False,
+    torch_profiler: Annotated[
+        bool, typer.Option("--torch-profiler", help="Record 50 steps of each rank with the torch profiler.")
+    ] = False,
     arm: Annotated[str | None, typer.Option(help="Arm that the profile is filed under.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workload that the profile is filed under.")] = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
@@ -67,12 +77,12 @@ def capture(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command, run nothing.")] = False,
 ) -> None:
-    """Record any command with nsys, export and ingest it.
+    """Record any command with nsys, or with what its processes write themselves, and ingest it.
 
     Without --per-rank there is one report with all processes that the command starts. With it, start this command once
     per rank (torchrun --no-python, mpirun, srun) under one --name; the last rank to end ingests all reports.
     """
-    from dflash_bench.capture.command import CommandCapture, environment_of, nsys_line, place_of
+    from dflash_bench.capture.command import CommandCapture, environment_of, place_of, whole_line
     from dflash_bench.capture.nsys_command import shell_line
 
     options = _options(trace, capture_range, delay, duration, kill, wait)
@@ -80,12 +90,42 @@ def capture(
     if place is not None and name is None:
         raise UsageError("--per-rank needs --name, so that all ranks mean the same run", hint="--name RUN")
     filed = _Filed(_name(name, command, profiles), profiles, arm, workload, discard_captures)
-    job = CommandCapture(tuple(command), Path(), _usable(nsys), options, place)
+    job = CommandCapture(tuple(command), Path(), None, options, place)
+    if annotate is not None or recorder or torch_profiler:
+        job = _annotated(job, annotate, arm, recorder, torch_profiler)
+    if not (recorder or torch_profiler):
+        job = replace(job, tool=_usable(nsys))
     if dry_run:
         shown_in = profiles / filed.run / "captures"
-        stdout.out(shell_line(nsys_line(replace(job, folder=shown_in)), environment_of(job)))
+        job = replace(job, folder=shown_in)
+        stdout.out(shell_line(whole_line(job), environment_of(job)))
         return
     _one(job, filed)
+
+
+def _annotated(
+    job: CommandCapture, table: str | None, arm: str | None, is_recorder: bool, is_torch: bool
+) -> CommandCapture:
+    """The same, with the table's ranges; where it records itself, with what it needs to know for that."""
+    from dflash_bench.annotate.environment import annotating
+    from dflash_bench.annotate.sinks import TRACE_VARIABLE, SinkKind
+    from dflash_bench.annotate.table import own_tables, table_file
+    from dflash_bench.capture.recorder import FOLDER_VARIABLE, ORIGIN_VARIABLE, Origin
+
+    if is_recorder and is_torch:
+        raise UsageError("--recorder and --torch-profiler cannot be combined", hint="choose one")
+    if table is None:
+        raise UsageError(
+            "--recorder and --torch-profiler record the ranges of a table, and none is named",
+            hint=f"--annotate {', '.join(own_tables())} or a TOML file",
+        )
+    if is_recorder:
+        variables = annotating(table_file(table), SinkKind.RECORDER, arm) | {ORIGIN_VARIABLE: str(Origin.now())}
+        return replace(job, variables=variables, folder_variables=(FOLDER_VARIABLE,))
+    if is_torch:
+        variables = annotating(table_file(table), SinkKind.TORCH, arm)
+        return replace(job, variables=variables, folder_variables=(TRACE_VARIABLE,), written="*.pt.trace.json.gz")
+    return replace(job, variables=annotating(table_file(table), SinkKind.NVTX, arm))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +166,8 @@ def _usable(explicit: Path | None) -> NsysTool:
     tool = nsys.find_nsys(explicit)
     if tool is None:
         raise CaptureError(
-            "recording a command needs nsys, and none was found; the built-in recorder knows only the built-in loop",
-            hint="dflash-bench doctor says where it was looked for; --nsys PATH names one",
+            "recording a command with nsys needs one, and none was found",
+            hint="--annotate TABLE --recorder does without; dflash-bench doctor says where nsys was looked for",
         )
     if not tool.can_convert:
         lacks = f"lacks {', '.join(tool.missing_libs)}" if tool.missing_libs else "is not where it looks for it"
@@ -137,7 +177,6 @@ def _usable(explicit: Path | None) -> NsysTool:
 
 
 def _one(job: CommandCapture, filed: _Filed) -> None:
-    from dflash_bench.capture.check import count_ranges, silent_domains
     from dflash_bench.capture.command import record_command
 
     if shutil.which(job.command[0]) is None:
@@ -146,16 +185,14 @@ def _one(job: CommandCapture, filed: _Filed) -> None:
         )
     folder = _folder(job, filed)
     job = replace(job, folder=folder.resolve())
-    stderr.print(f"recording with nsys {job.tool.version_text} ({job.tool.path})", markup=False)
+    if job.tool is not None:
+        stderr.print(f"recording with nsys {job.tool.version_text} ({job.tool.path})", markup=False)
     outcome: ChildEnd | None = None
     try:
-        file, outcome = record_command(job, sys.stdout.buffer)
-        for finding in silent_domains(count_ranges(file, None)):
-            stderr.print(f"warning: {finding.text}", markup=False)
+        files, outcome = record_command(job, sys.stdout.buffer)
+        _say_what_is_lost(job, files)
         where = (
-            _ingest([file], folder, filed)
-            if job.place is None
-            else _ingest_when_all_done(job, job.place, folder, filed)
+            _ingest(files, folder, filed) if job.place is None else _ingest_when_all_done(job, job.place, folder, filed)
         )
     except BenchError as error:
         placed = _with_place(error, folder, filed, job.place)
@@ -168,6 +205,19 @@ def _one(job: CommandCapture, filed: _Filed) -> None:
     if outcome.code != 0:
         text = f"the command ended with {_ending(outcome)}; what it did until then is recorded"
         raise CaptureError(text, hint=f"see {where}")
+
+
+def _say_what_is_lost(job: CommandCapture, files: list[Path]) -> None:
+    from dflash_bench.annotate.sinks import RUNNING
+    from dflash_bench.capture.check import count_ranges, silent_domains
+
+    if job.tool is not None:
+        for finding in silent_domains(count_ranges(files[0], None)):
+            stderr.print(f"warning: {finding.text}", markup=False)
+    for note in sorted(job.folder.glob(f"*.{RUNNING}")):
+        note.unlink()
+        lost = f"process {note.stem.removeprefix('pid')} was killed before it wrote what it had recorded"
+        stderr.print(f"warning: {lost}: its ranges are lost", markup=False)
 
 
 def _ending(outcome: ChildEnd) -> str:
@@ -211,7 +261,8 @@ def _ingest_when_all_done(job: CommandCapture, place: RankPlace, folder: Path, f
         (folder / "ingesting").touch(exist_ok=False)
     except (FileExistsError, FileNotFoundError):
         return folder
-    return _ingest(sorted(folder.glob("rank*.sqlite")), folder, filed)
+    written = "rank*.sqlite" if job.tool is not None else job.written
+    return _ingest(sorted(folder.glob(written)), folder, filed)
 
 
 def _ingest(files: list[Path], folder: Path, filed: _Filed) -> Path:

@@ -17,9 +17,9 @@ from dflash_bench.capture.command import (
     RankPlace,
     _without_noise,
     environment_of,
-    nsys_line,
     place_of,
     record_command,
+    whole_line,
 )
 from dflash_bench.capture.folder import free_name, new_capture_folder, run_name, set_aside
 from dflash_bench.capture.nsys import NsysTool
@@ -61,10 +61,10 @@ def test_per_rank_without_a_rank_is_a_usage_error() -> None:
 def test_one_report_for_all_or_one_per_rank() -> None:
     whole = CommandCapture(("python", "x.py"), Path("/c"), TOOL, NVTX)
     mine = CommandCapture(("python", "x.py"), Path("/c"), TOOL, NVTX, RankPlace("SLURM_PROCID", 1, 2))
-    assert "/c/all_processes" in nsys_line(whole)
-    assert "/c/rank%q{SLURM_PROCID}" in nsys_line(mine)
+    assert "/c/all_processes" in whole_line(whole)
+    assert "/c/rank%q{SLURM_PROCID}" in whole_line(mine)
     assert (whole.stem, mine.stem) == ("all_processes", "rank1")
-    assert nsys_line(whole)[-3:] == ["--", "python", "x.py"]
+    assert whole_line(whole)[-3:] == ["--", "python", "x.py"]
 
 
 def test_an_nvtx_capture_range_also_sees_unregistered_strings() -> None:
@@ -141,7 +141,7 @@ def installed(tmp_path: Path, code: int, options: ProfileOptions = NVTX) -> Comm
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_real_command_is_recorded_and_its_exit_code_told(tmp_path: Path, code: int) -> None:
     output = io.BytesIO()
-    file, outcome = record_command(installed(tmp_path, code), output)
+    (file,), outcome = record_command(installed(tmp_path, code), output)
     assert outcome.code == code
     (process,) = count_ranges(file, "mine")
     assert process.ranges == {"step": 5, "inner": 5}
@@ -152,7 +152,7 @@ def test_a_real_command_is_recorded_and_its_exit_code_told(tmp_path: Path, code:
 @needs_nsys
 def test_a_real_capture_range_cuts_and_lets_the_command_go_on(tmp_path: Path) -> None:
     options = ProfileOptions(traces=(TraceKind.NVTX,), capture_range="step")
-    file, outcome = record_command(installed(tmp_path, 7, options), io.BytesIO())
+    (file,), outcome = record_command(installed(tmp_path, 7, options), io.BytesIO())
     assert outcome.code == 7, "the command ran to its own end"
     (process,) = count_ranges(file, "mine")
     assert 0 < process.num_ranges < 10
