@@ -1,7 +1,8 @@
 """``python -m dflash_bench.annotate TABLE -- CMD …``: run a command with the ranges of a table.
 
 For a tool that is around it already, nsys or another. With DFLASH_BENCH_RECORD=FOLDER the ranges go into the built-in
-recorder instead, a file for each process. ``--check WHEEL`` runs nothing: it says which targets of the table are in a
+recorder instead, a file for each process, with DFLASH_BENCH_TORCH_TRACE=FOLDER into a torch trace of 50 steps of each
+process that has steps. ``--check WHEEL`` runs nothing: it says which targets of the table are in a
 wheel or an unpacked folder.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from dflash_bench.annotate.check import check_table
 from dflash_bench.annotate.environment import annotating
-from dflash_bench.annotate.sinks import SinkKind
+from dflash_bench.annotate.sinks import TRACE_VARIABLE, SinkKind
 from dflash_bench.annotate.table import own_tables, read_table, table_file
 from dflash_bench.capture.recorder import FOLDER_VARIABLE
 from dflash_bench.errors import BenchError, ExitCode, UsageError
@@ -38,8 +39,7 @@ def main(words: list[str]) -> int:
             return _check(path, args.check, args.engine_version)
         if not command:
             raise UsageError("no command is given", hint="put it after --")
-        sink = SinkKind.RECORDER if os.environ.get(FOLDER_VARIABLE) else SinkKind.NVTX
-        variables = annotating(path, sink, args.arm)
+        variables = annotating(path, _sink(), args.arm)
         if args.dry_run:
             sys.stdout.write(
                 " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items()) + f" {shlex.join(command)}\n"
@@ -52,6 +52,12 @@ def main(words: list[str]) -> int:
     except BenchError as error:
         sys.stderr.write(f"error: {error.text}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
+
+
+def _sink() -> SinkKind:
+    if os.environ.get(TRACE_VARIABLE):
+        return SinkKind.TORCH
+    return SinkKind.RECORDER if os.environ.get(FOLDER_VARIABLE) else SinkKind.NVTX
 
 
 def _check(table: Path, sources: Path, version: str | None) -> int:

@@ -22,6 +22,8 @@ RUNNING = "running"
 """Suffix of the note of a process that records."""
 TRACE_VARIABLE = "DFLASH_BENCH_TORCH_TRACE"
 """The folder that torch traces are written to."""
+STACKS_VARIABLE = "DFLASH_BENCH_TORCH_STACKS"
+"""Not empty: with the frames of Python."""
 TRACE_SKIP, TRACE_STEPS = 30, 50
 """Steps before a torch trace begins and steps in it; a trace of whole minutes is hundreds of megabytes."""
 
@@ -161,6 +163,13 @@ class _Torch:
     def forked(self) -> None:
         pass
 
+    def _stacks(self) -> dict[str, object]:
+        """Python's frames in the trace, where they are asked for: they make every step several times as long."""
+        if not os.environ.get(STACKS_VARIABLE):
+            return {}
+        verbose = self._torch._C._profiler._ExperimentalConfig(verbose=True)
+        return {"with_stack": True, "experimental_config": verbose}
+
     def _push(self, name: str) -> None:
         handles = self._local.__dict__.setdefault("handles", [])
         handles.append(self._enter(name, None))
@@ -172,7 +181,7 @@ class _Torch:
         self._steps += 1
         folder = os.environ.get(TRACE_VARIABLE)
         if folder and self._steps == TRACE_SKIP + 1:
-            self._profiler = self._torch.profiler.profile()
+            self._profiler = self._torch.profiler.profile(**self._stacks())
             self._profiler.start()
         elif self._profiler is not None and self._steps == TRACE_SKIP + TRACE_STEPS + 1:
             profiler, self._profiler = self._profiler, None
