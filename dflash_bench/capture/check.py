@@ -128,9 +128,13 @@ def compare_counts(
 
 
 def silent_domains(counts: Iterable[ProcessRanges]) -> tuple[Finding, ...]:
-    """For programs without a ledger: processes that created the domain and left not one range or mark in it."""
-    silent = [c for c in counts if c.has_domain_rows and not c.num_ranges and not c.num_marks]
-    if not silent:
+    """For programs without a ledger: processes that created the domain and left not one range or mark in it.
+
+    Where another process of the same capture has ranges, the package works and these had nothing to say.
+    """
+    processes = list(counts)
+    silent = [c for c in processes if c.has_domain_rows and not c.num_ranges and not c.num_marks]
+    if not silent or any(c.num_ranges for c in processes):
         return ()
     who = "1 process" if len(silent) == 1 else f"{len(silent)} processes"
     text = (

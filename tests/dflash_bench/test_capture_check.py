@@ -143,7 +143,9 @@ def test_what_the_trap_leaves_behind_is_recognised(tmp_path: Path) -> None:
     assert (process.rank, process.num_ranges, process.has_domain_rows) == (None, 0, True)
     (finding,) = silent_domains([process])
     assert "nvtx<0.2.12" in finding.text
-    assert silent_domains([ProcessRanges(1, None, {"a": 1}, 0, True)]) == ()
+    speaking = ProcessRanges(1, None, {"a": 1}, 0, True)
+    assert silent_domains([speaking]) == ()
+    assert silent_domains([process, speaking]) == ()  # the same package: the first had nothing to say
 
 
 def test_a_recorders_file_is_counted_like_an_nsys_one(tmp_path: Path) -> None:
