@@ -24,6 +24,7 @@ from dflash_bench.cli.console import complain, stderr
 from dflash_bench.cli.doctor import doctor
 from dflash_bench.cli.gate import gate
 from dflash_bench.cli.ingest import ingest
+from dflash_bench.cli.list import list_
 from dflash_bench.cli.metrics import metrics
 from dflash_bench.cli.predict import predict
 from dflash_bench.cli.report import report
@@ -93,6 +94,7 @@ def options(
 
 for command in (run, capture, ingest, metrics, compare, report, predict, gate, calibrate, scrub, doctor):
     app.command(cls=Command)(command)
+app.command("list", cls=Command)(list_)
 app.add_typer(baseline, name="baseline")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_bench.cli.completion import offer_runs
 from dflash_bench.cli.console import reading_progress, stderr, stdout
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
@@ -39,7 +40,10 @@ BaselinesFolder = Annotated[
 @app.command(cls=Command)
 @with_urls("runs")
 def save(
-    runs: Annotated[list[str], typer.Argument(help="Runs of one arm: names, a pattern, captures, or a folder.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(autocompletion=offer_runs, help="Runs of one arm: names, a pattern, captures, or a folder."),
+    ],
     keep: Annotated[
         int, typer.Option(min=1, help="Runs whose samples the file keeps; older ones stay as figures.")
     ] = 5,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_bench.cli.completion import offer_arms, offer_runs, offer_workloads
 from dflash_bench.cli.console import reading_progress, stderr, stdout
 from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.gate import PolicyFile
@@ -36,9 +37,13 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    runs: Annotated[list[str] | None, typer.Argument(help="Runs of one arm. Without: they are made now.")] = None,
-    arm: Annotated[str, typer.Option(help="Arm to run, without RUNS.")] = "control",
-    workload: Annotated[str, typer.Option(help="Workload to run, without RUNS.")] = "smoke",
+    runs: Annotated[
+        list[str] | None, typer.Argument(autocompletion=offer_runs, help="Runs of one arm. Without: they are made now.")
+    ] = None,
+    arm: Annotated[str, typer.Option(autocompletion=offer_arms, help="Arm to run, without RUNS.")] = "control",
+    workload: Annotated[
+        str, typer.Option(autocompletion=offer_workloads, help="Workload to run, without RUNS.")
+    ] = "smoke",
     ranks: Annotated[int, typer.Option(min=1, help="Processes, one a rank.")] = 2,
     steps: Annotated[int, typer.Option(min=1, help="Decode steps of each run.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="Decides requests, lengths and accepted tokens.")] = 0,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dflash_bench.cli.completion import offer_runs
 from dflash_bench.cli.console import reading_progress, stderr, stdout
 from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
@@ -34,8 +35,10 @@ from dflash_bench.cli.urls import with_urls
 
 @with_urls("base", "candidate")
 def compare(
-    base: Annotated[str | None, typer.Argument(help="Profile(s), capture or folder to compare against.")] = None,
-    candidate: Annotated[str | None, typer.Argument(help="The one with the change.")] = None,
+    base: Annotated[
+        str | None, typer.Argument(autocompletion=offer_runs, help="Profile(s), capture or folder to compare against.")
+    ] = None,
+    candidate: Annotated[str | None, typer.Argument(autocompletion=offer_runs, help="The one with the change.")] = None,
     json: AsJson = False,
     markdown: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Also write the comparison to this file.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_bench.cli.completion import offer_runs
 from dflash_bench.cli.console import reading_progress, stderr, stdout
 from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
@@ -44,8 +45,13 @@ PolicyFile = Annotated[
 
 @with_urls("candidate", "base")
 def gate(
-    candidate: Annotated[str, typer.Argument(help="Runs of one arm: names, a pattern, captures, or a folder.")],
-    base: Annotated[str | None, typer.Option(help="Runs to hold it against. Default: the baseline of its key.")] = None,
+    candidate: Annotated[
+        str, typer.Argument(autocompletion=offer_runs, help="Runs of one arm: names, a pattern, captures, or a folder.")
+    ],
+    base: Annotated[
+        str | None,
+        typer.Option(autocompletion=offer_runs, help="Runs to hold it against. Default: the baseline of its key."),
+    ] = None,
     baselines: Annotated[
         Path | None,
         typer.Option(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dflash_bench.cli.completion import offer_runs
 from dflash_bench.cli.console import reading_progress, stdout
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
@@ -30,7 +31,9 @@ from dflash_bench.cli.urls import with_urls
 
 @with_urls("profile")
 def metrics(
-    profile: Annotated[list[str], typer.Argument(help="Profile, capture, folder of either, or a pattern.")],
+    profile: Annotated[
+        list[str], typer.Argument(autocompletion=offer_runs, help="Profile, capture, folder of either, or a pattern.")
+    ],
     full: Full = False,
     rank: OneRank = None,
     metric: MetricPattern = None,

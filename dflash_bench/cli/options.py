@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_bench.cli.completion import offer_metrics, offer_presets
 from dflash_bench.cli.urls import local_folder, place
 from dflash_bench.errors import UsageError, quoted
 
@@ -50,7 +51,11 @@ RankPattern = Annotated[
 NsysPath = Annotated[Path | None, typer.Option("--nsys", help="The nsys to use, instead of the best one found.")]
 PresetName = Annotated[
     str | None,
-    typer.Option("--preset", help="How the captured engine names things: dflash-bench, sglang, vllm or trtllm."),
+    typer.Option(
+        "--preset",
+        autocompletion=offer_presets,
+        help="How the captured engine names things: dflash-bench, sglang, vllm or trtllm.",
+    ),
 ]
 StepRange = Annotated[
     str | None,
@@ -66,7 +71,13 @@ PerRank = Annotated[
 Full = Annotated[bool, typer.Option("--full", help="Everything: every metric, table and warning.")]
 OneRank = Annotated[int | None, typer.Option("--rank", min=0, help="The figures of this rank.")]
 MetricPattern = Annotated[
-    str | None, typer.Option("--metric", metavar="PATTERN", help="The metrics whose name holds or fits this, by rank.")
+    str | None,
+    typer.Option(
+        "--metric",
+        metavar="PATTERN",
+        autocompletion=offer_metrics,
+        help="The metrics whose name holds or fits this, by rank.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of tables; times in nanoseconds.")]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_bench.cli.completion import offer_runs
 from dflash_bench.cli.console import reading_progress, stderr, stdout
 from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
@@ -43,9 +44,15 @@ def page_file(words: str | Path) -> Path:
 
 @with_urls("base", "candidate")
 def report(
-    base: Annotated[str, typer.Argument(help="Profile(s), capture or folder: the run, or what to compare against.")],
+    base: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=offer_runs, help="Profile(s), capture or folder: the run, or what to compare against."
+        ),
+    ],
     candidate: Annotated[
-        str | None, typer.Argument(help="The one with the change; left out for the page of one run.")
+        str | None,
+        typer.Argument(autocompletion=offer_runs, help="The one with the change; left out for the page of one run."),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", parser=page_file, metavar="FILE|FOLDER/", help="The page to write.")

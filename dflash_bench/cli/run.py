@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_bench.cli.completion import offer_arms, offer_workloads
 from dflash_bench.cli.console import stderr, stdout
 from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, ProfilesFolder
 from dflash_bench.errors import ExitCode
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
 
 
 def run(
-    arm: Annotated[list[str], typer.Option(help="Arm to run: a name, or NAME,switch=value. Repeat for several.")],
-    workload: Annotated[str, typer.Option(help="Workload: a name or a TOML file.")] = "smoke",
+    arm: Annotated[
+        list[str],
+        typer.Option(autocompletion=offer_arms, help="Arm to run: a name, or NAME,switch=value. Repeat for several."),
+    ],
+    workload: Annotated[
+        str, typer.Option(autocompletion=offer_workloads, help="Workload: a name or a TOML file.")
+    ] = "smoke",
     ranks: Annotated[int, typer.Option(min=1, help="Processes, one a rank.")] = 2,
     steps: Annotated[int | None, typer.Option(min=1, help="Decode steps of a run of one arm. Default: 400.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides requests, lengths and accepted tokens.")] = 0,
