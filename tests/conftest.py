@@ -7,6 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 # at the end: nothing here may hide an installed package (tests/dflash_bench is no package of that name)
 sys.path.append(str(Path(__file__).parent))
 
@@ -16,3 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # a shell starts background jobs with SIGINT ignored, and every child would inherit that: tests of Ctrl-C need it heard
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first: side by side, the last file would else be waited for by all."""
+    items.sort(key=lambda item: "e2e" not in item.path.parts)

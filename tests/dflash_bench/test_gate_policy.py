@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dflash_bench.errors import UsageError
-from dflash_bench.gate.policy import DEFAULT_METRICS, MetricPolicy, OnInconclusive, Policy, Ranks, load_policy
+from dflash_bench.gate.policy import _DEFAULT_METRICS, MetricPolicy, OnInconclusive, Policy, Ranks, load_policy
 from dflash_bench.metrics.registry import Noise, spec
 from dflash_bench.model import Better, Unit
 from dflash_bench.stats.noise import Allowance
@@ -101,6 +101,6 @@ def test_a_policy_that_is_not_there_is_named(tmp_path):
         load_policy(tmp_path / "none.toml")
 
 
-@pytest.mark.parametrize("name", list(DEFAULT_METRICS))
+@pytest.mark.parametrize("name", list(_DEFAULT_METRICS))
 def test_the_default_metrics_have_a_direction(name):
     assert spec(name).better is not Better.NONE

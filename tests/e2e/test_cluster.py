@@ -26,7 +26,7 @@ from dflash_bench.errors import DataError, UsageError
 from dflash_bench.ingest.remote import cluster as module
 from dflash_bench.ingest.remote.attempts import Carriage
 from dflash_bench.ingest.remote.cluster import cluster
-from dflash_bench.ingest.remote.mirror import CLAIM, mirrored
+from dflash_bench.ingest.remote.mirror import _CLAIM, mirrored
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.url import location
 
@@ -204,7 +204,7 @@ def test_captures_and_profiles_at_urls_need_no_shared_folder(
 
             ingest([near], IngestOptions(profiles=mirror.profiles, run_tasks=without_copies))
         mirror.publish()
-    assert {k: v for k, v in contents(tmp_path / "p" / "night").items() if k != CLAIM} == wanted
+    assert {k: v for k, v in contents(tmp_path / "p" / "night").items() if k != _CLAIM} == wanted
     assert [p.name for p in (tmp_path / "p").iterdir()] == ["night"]
     assert list((tmp_path / "scratch").iterdir()) == []
 
