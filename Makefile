@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # a file of tests stays in one process, whose fixtures it shares; more than 8 processes have nothing to do
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # the built-in recorder sees the simulated device too, so that leads and waits show on any machine
-DEMO := --workload smoke --ranks 2 --steps 400 --recorder
+DEMO := --workload smoke --ranks 2 --recorder --block 20 --pairs 10
 
 .PHONY: help environment demo test soak gpu lint bench clean
 help: ## show this list
@@ -20,10 +20,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 environment: $(VENV)/.ready ## the environment in .venv that all others work in
 
-demo: $(VENV)/.ready ## run, capture, ingest and compare two arms of the built-in decode loop
-	$(BIN)/dflash-bench run --arm control --arm topup --apart $(DEMO)
-	$(BIN)/dflash-bench compare --markdown reports/demo.md
-	@echo reports/demo.md
+demo: $(VENV)/.ready ## two arms of the built-in decode loop take turns; what changed, and a page of it
+	$(BIN)/dflash-bench run --arm legacy --arm topup $(DEMO)
+	$(BIN)/dflash-bench report --output reports/demo.html
 
 test: $(VENV)/.ready ## all tests that this machine can run
 	$(BIN)/python -m pytest -m 'not soak' $(PARALLEL)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dflash_bench.metrics.reading import Reading
     from dflash_bench.profile import Profile
     from dflash_bench.report.perfetto import TracedRun
+    from dflash_bench.report.sheets import Report
 
 
 def page_file(words: str | Path) -> Path:
@@ -45,11 +46,11 @@ def page_file(words: str | Path) -> Path:
 @with_urls("base", "candidate")
 def report(
     base: Annotated[
-        str,
+        str | None,
         typer.Argument(
             autocompletion=offer_runs, help="Profile(s), capture or folder: the run, or what to compare against."
         ),
-    ],
+    ] = None,
     candidate: Annotated[
         str | None,
         typer.Argument(autocompletion=offer_runs, help="The one with the change; left out for the page of one run."),
@@ -73,19 +74,21 @@ def report(
 ) -> None:
     """Write one self-contained HTML file: the answer, figures with intervals, a step as a timeline, and the code.
 
-    Of one run, or of two sides. Several runs of an arm: names with commas between, a pattern such as
-    'smoke-control-*', or a folder of profiles. Verdicts rest on all of them; timelines, causes and the trace are those
-    of each side's median run. The terminal shows the same in short.
+    Of one run, or of two sides; without names those that `compare` would take. Several runs of an arm: names with
+    commas between, a pattern such as 'smoke-control-*', or a folder of profiles. Verdicts rest on all of them;
+    timelines, causes and the trace are those of each side's median run. The terminal shows the same in short.
     """
     from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.report.console import show
 
     steps = parse_steps(perfetto_steps)
     if steps is not None and perfetto is None:
         raise UsageError("--perfetto-steps says what --perfetto writes", hint="add --perfetto FILE")
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
     reading = chosen_reading(preset, step_range, agreement_range)
-    page, traced = _page(base, candidate, options, reading)
+    page, short, traced = _page(base, candidate, options, reading)
     write_whole(output, page)
+    show(replace(short, following=()), stdout)
     if perfetto is not None:
         from dflash_bench.report.perfetto import write_trace
 
@@ -93,14 +96,17 @@ def report(
         stderr.print(f"written: {perfetto}, {count:,} events; open it in https://ui.perfetto.dev", markup=False)
 
 
-def _page(base: str, candidate: str | None, options: IngestOptions, reading: Reading) -> tuple[str, list[TracedRun]]:
-    """The page of one run or of two sides, shown in short on the terminal, and what a trace of it holds."""
+def _page(
+    base: str | None, candidate: str | None, options: IngestOptions, reading: Reading
+) -> tuple[str, Report, list[TracedRun]]:
+    """The page of one run or of two sides, the same in short, and what a trace of it holds."""
     from dflash_bench.ingest.sources import resolve
 
     command = shlex.join(["dflash-bench", *sys.argv[1:]])
     with reading_progress() as progress:
-        alone = resolve(base, options, progress) if candidate is None else ()
-        sides = () if len(alone) == 1 else both_sides(base, candidate, options, progress)
+        alone = resolve(base, options, progress) if base is not None and candidate is None else ()
+        is_one = len(alone) == 1 and len(alone[0].info.arms) != 2
+        sides = () if is_one else both_sides(base, candidate, options, progress)
     if sides and candidate is None:
         stderr.print(describe_sides(*sides, is_chosen=False), markup=False)
     if not sides:
@@ -108,9 +114,8 @@ def _page(base: str, candidate: str | None, options: IngestOptions, reading: Rea
     return _comparison_page(*sides, reading, command)
 
 
-def _run_page(profile: Profile, reading: Reading, command: str) -> tuple[str, list[TracedRun]]:
+def _run_page(profile: Profile, reading: Reading, command: str) -> tuple[str, Report, list[TracedRun]]:
     from dflash_bench.metrics.measure import measure
-    from dflash_bench.report.console import show
     from dflash_bench.report.page import run_page
     from dflash_bench.report.page_parts import straggler
     from dflash_bench.report.perfetto import traced_run
@@ -118,18 +123,17 @@ def _run_page(profile: Profile, reading: Reading, command: str) -> tuple[str, li
     from dflash_bench.report.timeline import timeline_document
 
     run = measure(profile, reading)
-    show(replace(run_report(run, reading=reading), following=()), stdout)
     timeline = timeline_document([(run.info.run, profile)], run.info.ranks, straggler(run), reading)
-    return run_page(run, timeline, command, reading), [traced_run(run.info.run, profile, run)]
+    page = run_page(run, timeline, command, reading)
+    return page, run_report(run, reading=reading), [traced_run(run.info.run, profile, run)]
 
 
 def _comparison_page(
     base: tuple[Profile, ...], candidate: tuple[Profile, ...], reading: Reading, command: str
-) -> tuple[str, list[TracedRun]]:
+) -> tuple[str, Report, list[TracedRun]]:
     from dflash_bench.compare import compare_sides
     from dflash_bench.model import Sides
     from dflash_bench.report.comparison import comparison_report
-    from dflash_bench.report.console import show
     from dflash_bench.report.page import comparison_page
     from dflash_bench.report.page_parts import side_names, straggler
     from dflash_bench.report.perfetto import traced_run
@@ -138,13 +142,12 @@ def _comparison_page(
     (old, old_runs), (new, new_runs) = measured(base, reading), measured(candidate, reading)
     found, judgements = compare_sides(Sides(old_runs, new_runs))
     check_common(found)
-    show(replace(comparison_report(found, judgements), following=()), stdout)
     names = side_names(found)
     ranks = sorted({*found.base.info.ranks, *found.candidate.info.ranks})
     first = straggler(found.base)
     timeline = timeline_document([(names[0], old), (names[1], new)], ranks, first, reading)
     traced = [traced_run(names[0], old, found.base), traced_run(names[1], new, found.candidate)]
-    return comparison_page(found, judgements, timeline, command), traced
+    return comparison_page(found, judgements, timeline, command), comparison_report(found, judgements), traced
 
 
 def parse_steps(text: str | None) -> tuple[int, int] | None:

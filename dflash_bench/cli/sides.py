@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def both_sides(
     base: str | None, candidate: str | None, options: IngestOptions, progress: Progress | None = None
 ) -> tuple[tuple[Profile, ...], tuple[Profile, ...]]:
-    """The runs of base and candidate. One word alone holds two runs, one a side, or one of two arms; none: the newest.
+    """The runs of base and candidate. One word alone holds two runs, one a side, or runs of two arms; none: the newest.
 
     Raises UsageError as `resolve_side` does, and when a run stands on both sides or a single word is not two runs.
     """
@@ -34,12 +34,13 @@ def both_sides(
         if len(old) + len(new) > 2 and (same := {(p.path, p.arm) for p in old} & {(p.path, p.arm) for p in new}):
             raise UsageError(f"{', '.join(sorted(path.name for path, _ in same))} stands on both sides")
         return old, new
-    found = resolve(base, options, progress)
+    found = [p for word in _words(base, options) for p in resolve(word, options, progress)]
+    arms = found[0].info.arms
+    if len(arms) == 2 and all(p.info.arms == arms for p in found):
+        return tuple(p.of_arm(arms[0]) for p in found), tuple(p.of_arm(arms[1]) for p in found)
     if len(found) == 2:
         first, second = in_order(*found)
         return (first,), (second,)
-    if len(found) == 1 and len(arms := found[0].info.arms) == 2:
-        return (found[0].of_arm(arms[0]),), (found[0].of_arm(arms[1]),)
     raise UsageError(
         f"{base} is {len(found)} run{'s' * (len(found) > 1)} ({', '.join(p.info.run for p in found)}): "
         "compare it with what?",
@@ -112,8 +113,10 @@ def _captured_at(profile: Profile) -> float:
 
 def describe_sides(old: Sequence[Profile], new: Sequence[Profile], *, is_chosen: bool) -> str:
     """Which runs are compared, and, where nobody put them in order, what their order is."""
-    names = [", ".join(p.info.run for p in side) for side in (old, new)]
-    order = "" if is_chosen else " (by arm, else by time of capture; name BASE CANDIDATE for another order)"
+    names = [", ".join(f"{p.info.run}:{p.arm}" if p.arm else p.info.run for p in side) for side in (old, new)]
+    order = (
+        "" if is_chosen or old[0].arm else " (by arm, else by time of capture; name BASE CANDIDATE for another order)"
+    )
     return f"base {names[0]}, candidate {names[1]}{order}"
 
 

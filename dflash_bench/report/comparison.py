@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby, zip_longest
@@ -194,18 +195,28 @@ def warning_texts(comparison: Comparison) -> Iterator[str]:
 
 
 def named_sides(sides: Sides) -> list[str]:
-    """The sides as words of the command line; one word where both are the arms of one run."""
-    words = [
+    """The sides as words of the command line; one word where both are the two arms of the same runs."""
+    if _is_duet(sides):
+        return [",".join(_runs(sides.base))]
+    return [
         ",".join(f"{r.info.run}:{r.info.arm}" if r.info.arms else r.info.run for r in runs) for _, runs in sides.named
     ]
-    runs = [[run.info.run for run in runs] for _, runs in sides.named]
-    return runs[0] if runs[0] == runs[1] and len(runs[0]) == 1 and len(sides.base[0].info.arms) == 2 else words
+
+
+def _is_duet(sides: Sides) -> bool:
+    return len(sides.base[0].info.arms) == 2 and _runs(sides.base) == _runs(sides.candidate)
+
+
+def _runs(runs: Sequence[RunMetrics]) -> list[str]:
+    return sorted(run.info.run for run in runs)
 
 
 def _names(sides: Sides) -> list[str]:
-    if sides.base[0].info.arms and sides.base[0].info.run == sides.candidate[0].info.run:
-        return [f"{sides.base[0].info.run}: {sides.base[0].info.arm}", str(sides.candidate[0].info.arm)]
-    return [_name(runs) for _, runs in sides.named]
+    if not _is_duet(sides):
+        return [_name(runs) for _, runs in sides.named]
+    names, (base, candidate) = _runs(sides.base), (sides.base[0].info, sides.candidate[0].info)
+    stem = names[0] if len(names) == 1 else re.sub(r"-r\d+$", "", names[0])
+    return [f"{stem}: {base.arm}", str(candidate.arm)]
 
 
 def _name(runs: Sequence[RunMetrics]) -> str:

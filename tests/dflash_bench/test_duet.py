@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 from handmade import Call, Range, Work, write
 
 from dflash_bench.cli.sides import both_sides
+from dflash_bench.compare import compare_sides
 from dflash_bench.duet import DuetMark, duet_mark
 from dflash_bench.errors import UsageError
 from dflash_bench.ingest.sources import IngestOptions, resolve
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.summary import figure
+from dflash_bench.model import Sides
+from dflash_bench.report.comparison import comparison_report
 
 PERIODS = {"control": 100, "topup": 60}
 ORDER = ("control", "topup", "topup", "control", "topup", "control")
@@ -114,3 +120,22 @@ def test_windows_of_steps_count_from_0_in_each_process(duet):
 )
 def test_marks_are_read_as_they_are_written(text, mark):
     assert duet_mark(text) == mark
+
+
+def test_one_word_of_several_duets_is_one_comparison_of_their_arms(duet, tmp_path):
+    """As the command that made them says it: a pattern, or their names with commas between."""
+    for name in ("turns-r1", "turns-r2"):
+        shutil.copytree(duet.path, tmp_path / name)
+        file = tmp_path / name / "run.json"
+        file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"run": name}), "utf-8")
+    options = IngestOptions(profiles=tmp_path)
+    for word in ("turns-*", "turns-r1,turns-r2", None):
+        base, candidate = both_sides(word, None, options)
+        assert {p.info.run for p in base} == {p.info.run for p in candidate} == {"turns-r1", "turns-r2"} or word is None
+        assert {p.arm for p in base} == {"topup"}
+        assert {p.arm for p in candidate} == {"control"}
+    base, candidate = (tuple(measure(p) for p in side) for side in both_sides("turns-*", None, options))
+    report = comparison_report(*compare_sides(Sides(base, candidate)))
+    assert report.title == "turns: topup → control"
+    assert report.following == ("dflash-bench report turns-r1,turns-r2",)
+    assert "2 processes × 3 pairs of blocks" in report.lines[-1]
