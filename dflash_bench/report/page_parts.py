@@ -76,7 +76,7 @@ def heat_rows(comparison: Comparison, judgements: Judgements | None) -> list[tup
             difference, _ = change_texts(change)
             words = f"rank {rank}: {pair_text(change)} ({difference or 'no data'})"
             cells.append(HeatCell(tone(judged), difference, f"{words}, {judged.verdict}" if judged else words))
-        if any(cells):
+        if any(cell and cell.change for cell in cells):
             rows.append((name, cells))
     return rows
 
