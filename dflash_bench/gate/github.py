@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dflash_bench.gate.decision import Answer, Decision
 from dflash_bench.gate.sheets import WORDS, gate_report, sentence, told
+from dflash_bench.report.headline import sides_headline
 from dflash_bench.report.markdown import escaped, markdown
 
 MARKER = "<!-- dflash-bench gate -->"
@@ -46,6 +47,8 @@ def comment(decision: Decision) -> str:
     lines = [MARKER, f"### {_SIGNS[decision.outcome]} {WORDS[decision.outcome]}", ""]
     lines += [f"**Cause: {escaped(culprit.text)}**" for culprit in decision.culprits[:1]]
     lines += [""] if decision.culprits else []
+    headline = sides_headline(decision.sides, decision.judgements, decision.findings)
+    lines += [f"{escaped(line)}  " for line in headline.lines] + [""]
     order = [Answer.FAIL, Answer.INCONCLUSIVE]
     open_ = sorted((c for c in told(decision.checks) if c.outcome in order), key=lambda c: order.index(c.outcome))
     lines += [f"- {escaped(sentence(check))}" for check in open_[:MAX_LINES]]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dflash_bench.gate.decision import Answer, Decision, Ruling
 from dflash_bench.model import RunMetrics
+from dflash_bench.report.headline import sides_headline
 from dflash_bench.report.sheets import MAX_RANKS_SHOWN, Report, Sheet, warning_text
 from dflash_bench.report.units import rank_text, symbol, text
 from dflash_bench.report.verdicts import interval_text, power_text
@@ -25,6 +26,7 @@ def gate_report(decision: Decision) -> Report:
     return Report(
         title=WORDS[decision.outcome],
         lines=(
+            *sides_headline(decision.sides, decision.judgements, decision.findings).lines,
             f"{source}: {_side(base)}",
             f"candidate: {_side(candidate)}{reruns}",
             *(f"cause: {culprit.text}" for culprit in decision.culprits[:3]),

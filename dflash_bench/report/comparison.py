@@ -12,7 +12,7 @@ from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Better, Change, Comparison, Interval, RunMetrics, Sides, Statistic, Unit
 from dflash_bench.report.causes import CausePair, dry_causes, host_waits, paired, steps_of
 from dflash_bench.report.changes import change_texts, key_changes, pair_text, pooled_changes
-from dflash_bench.report.headline import comparison_headline
+from dflash_bench.report.headline import sides_headline
 from dflash_bench.report.sheets import (
     MAX_CAUSES,
     Detail,
@@ -52,7 +52,7 @@ def comparison_report(
 ) -> Report:
     """Base against candidate as closely as asked; verdicts are shown where there are any."""
     sides, detail = comparison.sides, detail or Detail()
-    headline = comparison_headline(comparison, judgements)
+    headline = sides_headline(comparison.sides, judgements, comparison.findings)
     warnings = list(warning_texts(comparison))
     title = " → ".join(_names(sides))
     if detail.is_full:

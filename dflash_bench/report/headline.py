@@ -1,6 +1,6 @@
 """The answer first: what changed, how much, how sure, on what, and why, in three lines made from the verdicts.
 
-`comparison_headline` speaks of two sides, `run_headline` of one run. Terminal, page, Markdown and the gate's comment
+`sides_headline` speaks of two sides, `run_headline` of one run. Terminal, page, Markdown and the gate's comment
 show the same lines.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from dflash_bench.errors import quoted
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Change, Comparison, RunInfo, RunMetrics, Sides, Unit
+from dflash_bench.model import Finding, RunInfo, RunMetrics, Sides, Unit
 from dflash_bench.report.causes import (
     GONE,
     WORTH_NAMING,
@@ -25,16 +25,16 @@ from dflash_bench.report.causes import (
     paired,
     steps_of,
 )
-from dflash_bench.report.changes import Tone, change_texts, pair_text, pooled_changes, tone
+from dflash_bench.report.changes import Tone, change_texts, pair_text, tone
 from dflash_bench.report.sides import pooled
 from dflash_bench.report.units import percent, readable
 from dflash_bench.stats.judgement import Judgement, Judgements
 
-LEADING = ("step.period", "tokens.per_s")
+_LEADING = ("step.period", "tokens.per_s")
 """What a comparison is about, the first that there is a verdict on."""
-EXPLAINING = ("host.busy_per_step", "gpu.dry_per_step", "cost.prepare_for_decode", "step.lead", "alloc.step_share")
+_EXPLAINING = ("host.busy_per_step", "gpu.dry_per_step", "cost.prepare_for_decode", "step.lead", "alloc.step_share")
 """What is said behind it, where it moved; the first two of them."""
-NAMES = {
+_NAMES = {
     "step.period": "step",
     "tokens.per_s": "decoding",
     "host.busy_per_step": "host busy",
@@ -63,25 +63,31 @@ class Headline:
         return tuple(line for line in (self.what, self.remedy, *self.why, self.basis) if line)
 
 
-def comparison_headline(comparison: Comparison, judgements: Judgements | None) -> Headline:
-    """The answer of a comparison. It never says more than the verdicts do."""
-    basis = _basis(comparison.sides)
-    refusal = next((f.text for f in comparison.findings if "no verdicts" in f.text), None)
+def sides_headline(sides: Sides, judgements: Judgements | None, findings: Sequence[Finding] = ()) -> Headline:
+    """The answer to what changed between two sides. It never says more than the verdicts do.
+
+    ``judgements`` None: the sides are too unlike for any, and ``findings`` say in what.
+    """
+    basis = _basis(sides)
     if judgements is None:
-        return Headline(Tone.OPEN, f"Not comparable: {refusal or 'the runs are too unlike'}", (), basis)
-    changes = {c.metric: c for c in pooled_changes(comparison)}
-    judged = {name: j for name in changes if (j := judgements.find(name, changes[name].rank)) is not None}
-    leading = next((judged[name] for name in LEADING if name in judged), None)
-    if leading is None:
-        leading = next((judged[name] for name in EXPLAINING if name in judged), None)
+        refusal = next((f.text for f in findings if "no verdicts" in f.text), "the runs are too unlike")
+        return Headline(Tone.OPEN, f"Not comparable: {refusal}", (), basis)
+    judged = _over_all_ranks(judgements)
+    leading = next((judged[name] for name in (*_LEADING, *_EXPLAINING) if name in judged), None)
     if leading is None:
         return Headline(Tone.OPEN, "Nothing to compare: the runs have no judged figure in common", (), basis)
+    is_one_rank = len({j.rank for j in judgements.each}) == 1
     found = tone(leading)
-    others = list(_others(judged, changes, leading))
-    what = "; ".join([f"{_opening(leading)} {_full(leading)}", *others])
-    return Headline(
-        found, what, tuple(_reasons(comparison.sides)), basis, _remedy(leading) if found is Tone.OPEN else ""
-    )
+    what = "; ".join([f"{_opening(leading)} {_full(leading, is_one_rank=is_one_rank)}", *_others(judged, leading)])
+    why = () if sides.is_baseline else tuple(_reasons(sides))
+    return Headline(found, what, why, basis, _remedy(leading) if found is Tone.OPEN else "")
+
+
+def _over_all_ranks(judgements: Judgements) -> dict[str, Judgement]:
+    """Metric → the verdict over all ranks; where there is none, that of the rank that is worst off."""
+    order = (Tone.SAME, Tone.OPEN, Tone.BETTER, Tone.WORSE)
+    ranked = sorted((j for j in judgements.each if j.rank is not None), key=lambda j: order.index(tone(j)))
+    return {j.metric: j for j in (*ranked, *(j for j in judgements.each if j.rank is None))}
 
 
 _OPENINGS = {
@@ -100,25 +106,27 @@ def _opening(leading: Judgement) -> str:
     return _OPENINGS.get((leading.metric, found), plain[found])
 
 
-def _full(judged: Judgement) -> str:
+def _full(judged: Judgement, *, is_one_rank: bool) -> str:
     """A figure with its change and its interval."""
+    where = "" if judged.rank is None or is_one_rank else f" on rank {judged.rank}"
     difference, span = change_texts(judged)
     sure = f", 95 % {span}" if span else ", exact" if judged.is_exact else ""
-    return f"{NAMES.get(judged.metric, judged.metric)} {pair_text(judged)} ({difference}{sure})"
+    return f"{_NAMES.get(judged.metric, judged.metric)}{where} {pair_text(judged)} ({difference}{sure})"
 
 
-def _others(judged: dict[str, Judgement], changes: dict[str, Change], leading: Judgement) -> Iterator[str]:
-    """What moved besides: what explains it, at most two, and every primary figure that got worse."""
-    told = 0
-    for name in EXPLAINING:
-        found, change = judged.get(name), changes.get(name)
-        if name == leading.metric or change is None or change.base is None or change.candidate is None or told == 2:
-            continue
-        if found is not None and tone(found) not in (Tone.BETTER, Tone.WORSE):
-            continue
-        told += 1
-        but = "but " if tone(found) is Tone.WORSE and tone(leading) is not Tone.WORSE else ""
-        yield f"{but}{NAMES[name]} {pair_text(change)}" + (" a step" if name.endswith("_per_step") else "")
+def _others(judged: dict[str, Judgement], leading: Judgement) -> list[str]:
+    """What moved besides and explains it, at most two figures."""
+    moved = [
+        judged[name]
+        for name in _EXPLAINING
+        if name in judged and name != leading.metric and tone(judged[name]) in (Tone.BETTER, Tone.WORSE)
+    ]
+    return [_short(j, is_but=tone(j) is Tone.WORSE and tone(leading) is not Tone.WORSE) for j in moved[:2]]
+
+
+def _short(judged: Judgement, *, is_but: bool) -> str:
+    per = " a step" if judged.metric.endswith("_per_step") else ""
+    return f"{'but ' * is_but}{_NAMES[judged.metric]} {pair_text(judged)}{per}"
 
 
 def _remedy(leading: Judgement) -> str:
@@ -231,7 +239,7 @@ def _tracing(sides: Sides) -> str:
 
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-AHEAD = 0.05
+_AHEAD = 0.05
 """Dry share of a step up to which the GPU counts as fed."""
 
 
@@ -255,7 +263,7 @@ def run_headline(run: RunMetrics, reading: Reading | None = None) -> Headline:
         return Headline(Tone.OPEN, f"{'; '.join(parts)}; no GPU work to hold it against", (), basis)
     (shown, unit) = readable(dry, unit=Unit.NS)
     parts.append(f"GPU dry {shown} {unit} a step ({percent(dry / period, is_signed=False)})")
-    if dry <= AHEAD * period:
+    if dry <= _AHEAD * period:
         return Headline(
             Tone.SAME, f"The host runs ahead of the GPU: {'; '.join(parts)}", tuple(_affordable(run)), basis
         )

@@ -2,7 +2,7 @@
 
 It carries the whole document of ``--json`` (``<script id="document">``), and its tables show those numbers with the
 stored value beside each (``<data value>``). Texts of the profiled program are escaped by the template engine, in JSON
-by `script_json`. A content security policy forbids every request.
+by `_script_json`. A content security policy forbids every request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dflash_bench.report.causes import dry_causes, host_waits, paired, steps_of
 from dflash_bench.report.changes import by_importance, change_texts, key_changes, pair_text, pooled_changes, tone
 from dflash_bench.report.charts import axis_chart, axis_window, interval_chart
 from dflash_bench.report.comparison import are_steps_unlike, kinds_lines, warning_texts
-from dflash_bench.report.headline import Headline, comparison_headline, run_headline
+from dflash_bench.report.headline import Headline, run_headline, sides_headline
 from dflash_bench.report.sheets import by_section, captured, identity, warning_lines
 from dflash_bench.report.sides import run_metrics, run_rows, runs_note
 from dflash_bench.report.units import MISSING, rank_text, readable, symbol, text
@@ -32,7 +32,7 @@ from dflash_bench.stats.judgement import Judgements
 if TYPE_CHECKING:
     from dflash_bench.metrics.reading import Reading
 
-MAX_TABLE_ROWS = 2000
+_MAX_TABLE_ROWS = 2000
 """Rows of one cause table that the page's JSON keeps; programs that count in range names make millions of rows."""
 _MAX_CHANGES = 12
 """Changes that are shown unfolded."""
@@ -57,7 +57,7 @@ def comparison_page(
     content = comparison_document(comparison, judgements)
     return _rendered(
         "comparison.html.j2",
-        comparison_headline(comparison, judgements),
+        sides_headline(comparison.sides, judgements, comparison.findings),
         content,
         timeline,
         names=names,
@@ -183,9 +183,9 @@ def _rendered(
         css=template_text("report.css"),
         js=template_text("report.js"),
         version=__version__,
-        document_json=script_json(_embedded(content)),
+        document_json=_script_json(_embedded(content)),
         timeline=timeline,
-        timeline_json=script_json(json.dumps(timeline, ensure_ascii=False, separators=(",", ":"))),
+        timeline_json=_script_json(json.dumps(timeline, ensure_ascii=False, separators=(",", ":"))),
     )
 
 
@@ -223,8 +223,8 @@ def template_text(name: str) -> str:
 
 
 def _embedded(content: dict[str, Any]) -> str:
-    """The document without its white space. Of a table beyond `MAX_TABLE_ROWS` the rest is counted."""
-    left_out = {name: len(rows) - MAX_TABLE_ROWS for name, rows in content["tables"].items()}
+    """The document without its white space. Of a table beyond `_MAX_TABLE_ROWS` the rest is counted."""
+    left_out = {name: len(rows) - _MAX_TABLE_ROWS for name, rows in content["tables"].items()}
     tables = {name: _first_rows(rows) for name, rows in content["tables"].items()}
     counted = {name: count for name, count in left_out.items() if count > 0}
     whole = content | {"tables": tables, "table_rows_left_out": counted}
@@ -233,10 +233,10 @@ def _embedded(content: dict[str, Any]) -> str:
 
 def _first_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Pooled rows before those of single ranks, each in their order."""
-    return sorted(rows, key=lambda row: row.get("rank") is not None)[:MAX_TABLE_ROWS]
+    return sorted(rows, key=lambda row: row.get("rank") is not None)[:_MAX_TABLE_ROWS]
 
 
-def script_json(content: str) -> str:
+def _script_json(content: str) -> str:
     """JSON that may stand inside a script element: no character in it can end the element or open a comment."""
     for character in "<>&\u2028\u2029":
         content = content.replace(character, f"\\u{ord(character):04x}")

@@ -50,7 +50,7 @@ def straggler(run: RunMetrics) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class HeatCell:
+class _HeatCell:
     """One metric of one rank: its verdict as a tone, its change, and all of it in words."""
 
     tone: Tone
@@ -58,7 +58,7 @@ class HeatCell:
     words: str
 
 
-def heat_rows(comparison: Comparison, judgements: Judgements | None) -> list[tuple[str, list[HeatCell | None]]]:
+def heat_rows(comparison: Comparison, judgements: Judgements | None) -> list[tuple[str, list[_HeatCell | None]]]:
     """Metric → a cell a rank, coloured by verdict; nothing for fewer than two ranks."""
     found = {(c.metric, c.rank): c for c in comparison.changes if c.rank is not None}
     ranks = sorted({rank for _, rank in found if rank is not None})
@@ -66,7 +66,7 @@ def heat_rows(comparison: Comparison, judgements: Judgements | None) -> list[tup
         return []
     rows = []
     for name in _HEAT_METRICS:
-        cells: list[HeatCell | None] = []
+        cells: list[_HeatCell | None] = []
         for rank in ranks:
             change = found.get((name, rank))
             if change is None:
@@ -75,14 +75,14 @@ def heat_rows(comparison: Comparison, judgements: Judgements | None) -> list[tup
             judged = judgements.find(name, rank) if judgements else None
             difference, _ = change_texts(change)
             words = f"rank {rank}: {pair_text(change)} ({difference or 'no data'})"
-            cells.append(HeatCell(tone(judged), difference, f"{words}, {judged.verdict}" if judged else words))
+            cells.append(_HeatCell(tone(judged), difference, f"{words}, {judged.verdict}" if judged else words))
         if any(cell and cell.change for cell in cells):
             rows.append((name, cells))
     return rows
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivalMap:
+class _ArrivalMap:
     """How late each rank came to the agreement over the steps of a run, as an image, a row a rank, and in words."""
 
     name: str
@@ -91,7 +91,7 @@ class ArrivalMap:
     words: str
 
 
-def arrival_maps(names: Sequence[str], runs: Sequence[RunMetrics]) -> Iterator[ArrivalMap]:
+def arrival_maps(names: Sequence[str], runs: Sequence[RunMetrics]) -> Iterator[_ArrivalMap]:
     """One for each run whose ranks met, all on one colour scale."""
     late = [
         [m for m in run.metrics if m.name == "dp.lateness" and m.rank is not None and len(m.values)] for run in runs
@@ -117,7 +117,7 @@ def arrival_maps(names: Sequence[str], runs: Sequence[RunMetrics]) -> Iterator[A
             words.append(f"the last rank costs the others {with_unit(figure(tax), Unit.NS)} a step (median)")
         if alloc is not None:
             words.append(f"in {with_unit(figure(alloc), Unit.FRACTION)} of the steps it had allocated")
-        yield ArrivalMap(
+        yield _ArrivalMap(
             name, map_image(grid, span), tuple(m.rank for m in metrics if m.rank is not None), "; ".join(words)
         )
 
@@ -135,7 +135,7 @@ def _binned(metrics: Sequence[Metric]) -> tuple[FloatArray, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class CurveFigure:
+class _CurveFigure:
     """A chart of distributions with its legend and, in words, its numbers."""
 
     title: str
@@ -144,7 +144,7 @@ class CurveFigure:
     words: str
 
 
-def curve_figures(comparison: Comparison, names: tuple[str, str]) -> Iterator[CurveFigure]:
+def curve_figures(comparison: Comparison, names: tuple[str, str]) -> Iterator[_CurveFigure]:
     """Both sides' distributions over all ranks, their worst rank dashed, their other runs thin; then allocation."""
     sides = [(name, side, runs) for name, (side, runs) in zip(names, comparison.sides.named, strict=True)]
     for metric in _CURVES:
@@ -155,7 +155,7 @@ def curve_figures(comparison: Comparison, names: tuple[str, str]) -> Iterator[Cu
         yield _curve_figure("Steps that allocate, and the others", "alloc.step_cost is the distance", Unit.NS, found)
 
 
-def run_curves(run: RunMetrics) -> Iterator[CurveFigure]:
+def run_curves(run: RunMetrics) -> Iterator[_CurveFigure]:
     """The same of one run."""
     for metric in _CURVES:
         if found := list(_curves(metric, "all ranks", "candidate", (run,))):
@@ -196,10 +196,10 @@ def _allocation_curves(name: str, side: str, run: RunMetrics) -> Iterator[Curve]
             yield Curve(f"{name}, {what}", style, cost.values[cost.group == is_alloc])
 
 
-def _curve_figure(title: str, axis: str, unit: Unit, curves: Sequence[Curve]) -> CurveFigure:
+def _curve_figure(title: str, axis: str, unit: Unit, curves: Sequence[Curve]) -> _CurveFigure:
     legend = dict.fromkeys((c.name, c.style) for c in curves)
     words = [f"{c.name}: {_quantiles(c.values, unit)}" for c in curves if not c.style.endswith("thin")]
-    return CurveFigure(title, distribution_chart(curves, unit, axis), tuple(legend), "; ".join(words))
+    return _CurveFigure(title, distribution_chart(curves, unit, axis), tuple(legend), "; ".join(words))
 
 
 def _quantiles(values: FloatArray, unit: Unit) -> str:

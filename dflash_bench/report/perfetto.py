@@ -30,7 +30,7 @@ from dflash_bench.report.gpu_work import GpuWork, gpu_work
 from dflash_bench.whole import whole_file
 
 Event = dict[str, Any]
-TRACKS_PER_PROCESS = 1000
+_TRACKS_PER_PROCESS = 1000
 """Track ids are process id × this + number: unique over the whole trace, as some readers know threads by id alone."""
 
 
@@ -62,7 +62,7 @@ def write_trace(
     Raises DataError when the file cannot be written.
     """
     with whole_file(path) as partial, _open(partial, is_gzip=path.suffix == ".gz") as file:
-        return _dump(file, trace_events(sides, reading or Reading(), steps))
+        return _dump(file, _trace_events(sides, reading or Reading(), steps))
 
 
 def _open(path: Path, *, is_gzip: bool) -> TextIO:
@@ -79,7 +79,9 @@ def _dump(file: TextIO, events: Iterable[Event]) -> int:
     return count
 
 
-def trace_events(sides: Sequence[TracedRun], reading: Reading, steps: tuple[int, int] | None = None) -> Iterator[Event]:
+def _trace_events(
+    sides: Sequence[TracedRun], reading: Reading, steps: tuple[int, int] | None = None
+) -> Iterator[Event]:
     """All events, process by process; those of one track ascend in time. First steps of all runs are one instant."""
     starts = [_first_and_step(each, reading, steps) for each in sides]
     lead_in = max((step - first for first, step in starts), default=0)
@@ -148,7 +150,7 @@ class _ProcessTrace:
     def events(self) -> Iterator[Event]:
         ranges, calls = self.source.ranges, self.source.calls
         threads = sorted({*ranges.thread.tolist(), *calls.thread.tolist()})
-        tid = self.pid * TRACKS_PER_PROCESS
+        tid = self.pid * _TRACKS_PER_PROCESS
         for number, thread in enumerate(threads, 1):
             title = f"thread {number}"
             for row, rows in enumerate(self._rows(ranges, thread)):
@@ -164,7 +166,7 @@ class _ProcessTrace:
         for device, stream in sorted({*zip(work.device.tolist(), work.stream.tolist(), strict=True)}):
             own = np.flatnonzero(shown & (work.device == device) & (work.stream == stream))
             own = own[np.lexsort((-work.end[own], work.start[own]))]
-            for row, rows in enumerate(nesting_rows(work.start[own], work.end[own])):
+            for row, rows in enumerate(_nesting_rows(work.start[own], work.end[own])):
                 tid += 1
                 yield from self._named(tid, f"GPU {device} stream {stream}" + (f" overlapping {row}" if row else ""))
                 yield from self._gpu(tid, own[rows])
@@ -177,7 +179,7 @@ class _ProcessTrace:
     def _rows(self, events: Ranges | ApiCalls, thread: int) -> list[IntArray]:
         own = np.flatnonzero((events.thread == thread) & self._kept(events.start))
         own = own[np.lexsort((-events.end[own], events.start[own]))]
-        return [own[rows] for rows in nesting_rows(events.start[own], events.end[own])]
+        return [own[rows] for rows in _nesting_rows(events.start[own], events.end[own])]
 
     def _named(self, tid: int, name: str) -> Iterator[Event]:
         yield _meta("thread_name", self.pid, tid, name=name)
@@ -189,7 +191,7 @@ class _ProcessTrace:
     def _ranges(self, tid: int, found: Ranges) -> Iterator[Event]:
         names, domains = found.name.text(), found.domain.text()
         step_at = {t: k for k, t in enumerate(zip(self.steps.start.tolist(), self.steps.end.tolist(), strict=True))}
-        for phase, row, t in begins_and_ends(found.start, found.end):
+        for phase, row, t in _begins_and_ends(found.start, found.end):
             event = self._at(phase, t, tid)
             if phase == "B":
                 event |= {"name": names[row], "cat": "range", "args": {"domain": domains[row]}}
@@ -204,7 +206,7 @@ class _ProcessTrace:
         launched: dict[int, list[int]] = {}
         for k in of_thread.tolist():
             launched.setdefault(int(launches.start[k]), []).append(k)
-        for phase, row, t in begins_and_ends(found.start, found.end):
+        for phase, row, t in _begins_and_ends(found.start, found.end):
             event = self._at(phase, t, tid)
             if phase == "E":
                 yield event
@@ -223,7 +225,7 @@ class _ProcessTrace:
 
     def _gpu(self, tid: int, rows: IntArray) -> Iterator[Event]:
         work = self.work
-        for phase, place, t in begins_and_ends(work.start[rows], work.end[rows]):
+        for phase, place, t in _begins_and_ends(work.start[rows], work.end[rows]):
             event = self._at(phase, t, tid)
             if phase == "E":
                 yield event
@@ -239,7 +241,7 @@ class _ProcessTrace:
                 yield self._at("f", t, tid) | {"name": "launch", "cat": "launch", "id": self._flow(launch), "bp": "e"}
 
 
-def nesting_rows(start: IntArray, end: IntArray) -> list[IntArray]:
+def _nesting_rows(start: IntArray, end: IntArray) -> list[IntArray]:
     """Spread intervals over as few rows as a first fit needs, so that in each any two are apart or one in the other.
 
     ``start``, ``end``: int64 [n], ascending by start, of equal starts the longest first. Mostly there is one row.
@@ -259,7 +261,7 @@ def nesting_rows(start: IntArray, end: IntArray) -> list[IntArray]:
     return [np.asarray(row, np.int64) for row in rows]
 
 
-def begins_and_ends(start: IntArray, end: IntArray) -> Iterator[tuple[str, int, int]]:
+def _begins_and_ends(start: IntArray, end: IntArray) -> Iterator[tuple[str, int, int]]:
     """(``B`` or ``E``, index, instant) of intervals that nest, ascending in time; who ends comes before who begins."""
     stack: list[tuple[int, int]] = []
     for k, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):

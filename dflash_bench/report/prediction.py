@@ -126,7 +126,7 @@ def prediction_page(run: str, results: Sequence[Prediction], command: str) -> st
     import jinja2
 
     from dflash_bench import __version__
-    from dflash_bench.report.page import script_json, template_text
+    from dflash_bench.report.page import _script_json, template_text
 
     heads, rows = figure_rows(results)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
@@ -137,7 +137,7 @@ def prediction_page(run: str, results: Sequence[Prediction], command: str) -> st
         heads=heads,
         rows=rows,
         css=template_text("report.css"),
-        document_json=script_json(prediction_json(run, results)),
+        document_json=_script_json(prediction_json(run, results)),
         version=__version__,
         command=command,
     )

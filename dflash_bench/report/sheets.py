@@ -15,7 +15,7 @@ from dflash_bench.model import Finding, RunInfo
 T = TypeVar("T")
 MAX_RANKS_SHOWN = 4
 MAX_CAUSES = 10
-MAX_RANGES_SHOWN = 40
+_MAX_RANGES_SHOWN = 40
 """A loop has some twenty ranges; libraries and frameworks emit thousands of names, which bury the rest of a report."""
 
 
@@ -73,7 +73,7 @@ class Detail:
         return num_ranks <= MAX_RANKS_SHOWN if self.is_per_rank is None else self.is_per_rank
 
 
-SCREEN = (100, 25)
+_SCREEN = (100, 25)
 """Columns and lines that the short form needs at most."""
 _MAX_WARNINGS = 2
 """Warnings that the short form shows, the most important ones."""
@@ -92,15 +92,15 @@ def first_warnings(lines: Sequence[str]) -> tuple[str, ...]:
 def fitted(report: Report) -> Report:
     """The report with as many rows as one screen holds; the longest table gives way first."""
     texts = (report.title, *report.lines, *(f"! {w}" for w in report.warnings))
-    used = sum(len(wrap(text, SCREEN[0])) for text in texts) + 2 * len(report.sheets) + 2
+    used = sum(len(wrap(text, _SCREEN[0])) for text in texts) + 2 * len(report.sheets) + 2
     rows = [len(sheet.rows) for sheet in report.sheets]
-    while sum(rows) > SCREEN[1] - used and max(rows) > _MIN_ROWS:
+    while sum(rows) > _SCREEN[1] - used and max(rows) > _MIN_ROWS:
         rows[max(range(len(rows)), key=lambda k: (rows[k], k))] -= 1
     sheets = (replace(s, rows=s.rows[:num]) for s, num in zip(report.sheets, rows, strict=True))
-    return replace(report, sheets=tuple(sheets), width=SCREEN[0])
+    return replace(report, sheets=tuple(sheets), width=_SCREEN[0])
 
 
-def _first_statement(line: str, limit: int = 2 * SCREEN[0] - 50) -> str:
+def _first_statement(line: str, limit: int = 2 * _SCREEN[0] - 50) -> str:
     head, _, _ = line.partition("; ")
     return head if len(head) <= limit else f"{head[: limit - 1]}…"
 
@@ -160,7 +160,7 @@ def cut(sheet: Sheet, limit: int = MAX_CAUSES) -> Sheet:
 
 def main_ranges(total: dict[str, float]) -> set[str]:
     """The range metrics with most time in them, of a {metric: total time}."""
-    return set(sorted(total, key=lambda name: (-total[name], name))[:MAX_RANGES_SHOWN])
+    return set(sorted(total, key=lambda name: (-total[name], name))[:_MAX_RANGES_SHOWN])
 
 
 def left_out(num_ranges: int) -> str:

@@ -41,7 +41,7 @@ def _figure(run: RunMetrics, name: str) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRow:
+class _RunRow:
     """One run among its repeats. ``figures`` are in the metrics' base units, below `run_metrics`."""
 
     side: str
@@ -57,13 +57,13 @@ def run_metrics(sides: Sides) -> tuple[str, ...]:
     return tuple(name for name in KEY_METRICS if any(pooled(run, name) is not None for run in runs))
 
 
-def run_rows(sides: Sides) -> Iterator[RunRow]:
+def run_rows(sides: Sides) -> Iterator[_RunRow]:
     """Every run with its own figures, in the order in which they were made."""
     names = run_metrics(sides)
     for side, runs in sides.named:
         for run in sorted(runs, key=lambda r: (r.info.created_utc, r.info.run)):
             figures = tuple(_figure(run, name) for name in names)
-            yield RunRow(side, run.info.run, run.info.created_utc, run is runs[0], figures)
+            yield _RunRow(side, run.info.run, run.info.created_utc, run is runs[0], figures)
 
 
 def run_documents(sides: Sides) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from dflash_bench.profile import Profile
 from dflash_bench.report.gpu_work import GpuWork, gpu_work
 from dflash_bench.report.units import symbol, text
 
-MAX_BARS = 300
+_MAX_BARS = 300
 """Bars of one kind that one step draws; of more, the longest are drawn and the rest is counted."""
 _MAX_BARS_IN_ALL = 15_000
 """Bars of one kind over all steps of a page: many ranks share them."""
@@ -41,7 +41,7 @@ class BarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Something that took time. Times are ns after the step's start; ``track`` indexes ``StepWindow.tracks``."""
+    """Something that took time. Times are ns after the step's start; ``track`` indexes ``_StepWindow.tracks``."""
 
     kind: BarKind
     track: int
@@ -66,7 +66,7 @@ class _Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class StepWindow:
+class _StepWindow:
     """One step of a rank: what its host did, and the GPU work that ran or was queued meanwhile.
 
     ``bars`` are those that are drawn, ``num_left_out`` is how many are not; ``waits``, the longest first, and
@@ -108,9 +108,9 @@ class StepWindow:
         return "; ".join(parts)
 
 
-def step_windows(
-    profile: Profile, rank: int, reading: Reading | None = None, max_bars: int = MAX_BARS
-) -> tuple[StepWindow, ...]:
+def _step_windows(
+    profile: Profile, rank: int, reading: Reading | None = None, max_bars: int = _MAX_BARS
+) -> tuple[_StepWindow, ...]:
     """The median and the longest step of a rank; nothing where the rank has no steps."""
     reading = replace(reading or Reading(), arm=profile.arm)
     for process in profile.info.processes_of(rank):
@@ -132,7 +132,7 @@ def _median_and_longest(steps: Steps) -> tuple[tuple[str, int], ...]:
     )
 
 
-def depths(start: IntArray, end: IntArray) -> list[int]:
+def _depths(start: IntArray, end: IntArray) -> list[int]:
     """A depth for each interval, ascending by start, so that no two overlap at one: inner lie below outer."""
     found: list[int] = []
     busy: list[int] = []  # end of the last interval on each depth that is still open
@@ -144,7 +144,7 @@ def depths(start: IntArray, end: IntArray) -> list[int]:
     return found
 
 
-def _window(title: str, index: int, steps: Steps, events: ProcessEvents, work: GpuWork, max_bars: int) -> StepWindow:
+def _window(title: str, index: int, steps: Steps, events: ProcessEvents, work: GpuWork, max_bars: int) -> _StepWindow:
     begin, stop = int(steps.start[index]), int(steps.end[index])
     tracks: dict[str, int] = {}
     ranges = events.ranges[(events.ranges.start < stop) & (events.ranges.end > begin)]
@@ -155,7 +155,7 @@ def _window(title: str, index: int, steps: Steps, events: ProcessEvents, work: G
     dry = list(_dry_bars(work, ranges, calls, steps.domain, (begin, stop), tracks))
     gpu = list(_gpu_bars(shown, begin, tracks))
     kept, left_out = _longest([*host, *dry, *gpu], max_bars)
-    return StepWindow(
+    return _StepWindow(
         title=title,
         rank=events.process.rank,
         step=index,
@@ -194,7 +194,7 @@ def _track(tracks: dict[str, int], name: str) -> int:
 def _range_bars(ranges: Ranges, begin: int, tracks: dict[str, int]) -> Iterator[Bar]:
     for thread, name in _thread_names(ranges.thread).items():
         own = ranges[ranges.thread == thread]
-        depth = depths(own.start, own.end)
+        depth = _depths(own.start, own.end)
         place = [_track(tracks, f"{name} ranges {level + 1}") for level in range(max(depth, default=0) + 1)]
         for k, title in enumerate(own.name.text()):
             yield Bar(BarKind.RANGE, place[depth[k]], title, int(own.start[k]) - begin, int(own.end[k]) - begin)
@@ -276,7 +276,7 @@ def timeline_document(
     Names stand once, in ``names``; a bar is [kind, track, name, start, length, detail], a line from a launch to its
     work [track, instant, track, instant], times in ns after the step's start. ``first`` is the rank shown first.
     """
-    max_bars = min(MAX_BARS, _MAX_BARS_IN_ALL // (4 * max(len(ranks) * len(sides), 1)))
+    max_bars = min(_MAX_BARS, _MAX_BARS_IN_ALL // (4 * max(len(ranks) * len(sides), 1)))
     names: dict[str, int] = {}
     found = [
         {
@@ -284,7 +284,7 @@ def timeline_document(
             "ranks": {
                 rank: [window_document(w, names) for w in windows]
                 for rank in ranks
-                if (windows := step_windows(profile, rank, reading, max_bars))
+                if (windows := _step_windows(profile, rank, reading, max_bars))
             },
         }
         for name, profile in sides
@@ -294,7 +294,7 @@ def timeline_document(
     return {"sides": found, "first": first, "kinds": [str(kind) for kind in BarKind], "names": list(names)}
 
 
-def window_document(window: StepWindow, names: dict[str, int]) -> dict[str, Any]:
+def window_document(window: _StepWindow, names: dict[str, int]) -> dict[str, Any]:
     """One step as the page's script draws it; what it names goes into ``names``."""
 
     def name(text: str) -> int:
@@ -311,7 +311,7 @@ def window_document(window: StepWindow, names: dict[str, int]) -> dict[str, Any]
             + ([name(b.detail)] if b.detail else [])
             for b in window.bars
         ],
-        "flows": [[f.from_track, f.from_ns, f.to_track, f.to_ns] for f in window.flows[:MAX_BARS]],
+        "flows": [[f.from_track, f.from_ns, f.to_track, f.to_ns] for f in window.flows[:_MAX_BARS]],
     }
 
 

@@ -33,14 +33,14 @@ def symbol(unit: Unit) -> str:
     return {Unit.NS: "µs", Unit.FRACTION: "%", Unit.COUNT: "", Unit.RATIO: "×"}.get(unit, unit.value)
 
 
-def difference_symbol(unit: Unit) -> str:
+def _difference_symbol(unit: Unit) -> str:
     """The symbol of a difference: shares differ by points, which are no percentage of anything."""
     return "points" if unit is Unit.FRACTION else symbol(unit)
 
 
 def with_unit(value: float | None, unit: Unit, *, is_signed: bool = False) -> str:
     """A figure with its unit; a signed share is a difference, and stands in points."""
-    return f"{text(value, unit, is_signed=is_signed)} {(difference_symbol if is_signed else symbol)(unit)}".strip()
+    return f"{text(value, unit, is_signed=is_signed)} {(_difference_symbol if is_signed else symbol)(unit)}".strip()
 
 
 def readable(*values: float | None, unit: Unit, is_signed: bool = False) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from dflash_bench.gate.junit import junit
 from dflash_bench.gate.policy import MetricPolicy, OnInconclusive, Policy
 from dflash_bench.gate.sheets import gate_report
 from dflash_bench.model import Sides
+from dflash_bench.report.headline import sides_headline
+from dflash_bench.report.markdown import escaped
 
 QUIET = Truth("step.period", STEP_NS, drift=0.002 * STEP_NS, jitter=0.02 * STEP_NS)
 PREPARE = Truth("range.prepare_for_decode", 6e5, drift=1_000.0, jitter=9_000.0)
@@ -148,3 +150,12 @@ def test_rates_are_shown_as_shares_and_leads_in_time():
     found = {c.judgement.metric: c.judgement for c in run_gate(Sides(*both, is_baseline=True), watched).checks}
     assert _size(found["tokens.per_s"], 0.021 * found["tokens.per_s"].base) == "2.1 %"
     assert _size(found["step.lead"], 1_500_000.0) == "1,500.0 µs"
+
+
+def test_the_comment_and_the_report_begin_with_the_headline_of_the_comparison():
+    both = Sides(arm("base"), arm("slow", slow=0.2 * STEP_NS))
+    found = run_gate(both, Policy(metrics={"step.period": MetricPolicy()}))
+    headline = sides_headline(found.sides, found.judgements, found.findings)
+    assert headline.what.startswith("Slower: step on rank ")
+    assert escaped(headline.what) in comment(found)
+    assert gate_report(found).lines[0] == headline.what

@@ -12,17 +12,21 @@ from dflash_bench.metrics.measurements import metric
 from dflash_bench.model import Metric, RunInfo, RunMetrics, Statistic, Table, Unit
 from dflash_bench.report.changes import Tone
 from dflash_bench.report.comparison import comparison_report
-from dflash_bench.report.headline import comparison_headline, run_headline
+from dflash_bench.report.headline import run_headline, sides_headline
 from dflash_bench.report.run import run_report
 from dflash_bench.report.units import percent
 
 QUIET = Truth("step.period", STEP_NS, drift=0.002 * STEP_NS, jitter=0.02 * STEP_NS)
 
 
+def headed(found, judgements):
+    return sides_headline(found.sides, judgements, found.findings)
+
+
 def headline(shift, num=5, spread=QUIET):
     rng = np.random.default_rng(3)
     found, judgements = compare_both(side(rng, spread, num), side(rng, spread, num, shift * STEP_NS))
-    return comparison_headline(found, judgements), judgements
+    return sides_headline(found.sides, judgements, found.findings), judgements
 
 
 @pytest.mark.parametrize(("shift", "word", "tone"), [(-0.1, "Faster", "better"), (0.1, "Slower", "worse")])
@@ -72,7 +76,7 @@ WAITS = ("rank", "path", "api", "count", "total_ns", "p50_ns")
 def test_runs_that_cannot_be_compared_are_called_that():
     period = metric("step.period", 0, np.full(99, 5e6))
     found, judgements = compare_both([run(period)], [run(period, device="H200")])
-    assert comparison_headline(found, judgements).what == (
+    assert sides_headline(found.sides, judgements, found.findings).what == (
         "Not comparable: the runs differ in device: cpu against H200; no verdicts are drawn from them"
     )
 
@@ -97,7 +101,7 @@ def test_causes_that_went_and_came_are_named_by_their_range_with_their_share():
         ],
     )
     found, judgements = compare_both([old], [new])
-    assert comparison_headline(found, judgements).why == (
+    assert sides_headline(found.sides, judgements, found.findings).why == (
         "gone: the GPU running dry in fill (90 % of dry time)",
         "gone: the wait in resolve (100 % of waits)",
     ), "a host that runs ahead waits longer: that is no news"
@@ -109,7 +113,7 @@ def test_a_cause_that_came_is_named_only_where_the_whole_grew():
         run(period, arm=arm, tables=[Table("stall.by_cause", DRY, ((None, f"{arm} · -", 9, total, 1.0),))])
         for arm, total in (("less", 100), ("more", 900))
     )
-    both = [comparison_headline(*compare_both([a], [b])).why for a, b in ((less, more), (more, less))]
+    both = [headed(*compare_both([a], [b])).why for a, b in ((less, more), (more, less))]
     assert both[0] == (
         "gone: the GPU running dry in less (100 % of dry time)",
         "new: the GPU running dry in more (100 % of dry time)",
@@ -120,7 +124,10 @@ def test_a_cause_that_came_is_named_only_where_the_whole_grew():
 def test_the_basis_names_device_workload_runs_and_steps():
     period = metric("step.period", 0, np.full(99, 5e6))
     found, judgements = compare_both([run(period)] * 3, [run(period, arm="b")] * 2)
-    assert comparison_headline(found, judgements).basis == "on cpu × 1, steady, 3 + 2 runs, 100 steps each"
+    assert (
+        sides_headline(found.sides, judgements, found.findings).basis
+        == "on cpu × 1, steady, 3 + 2 runs, 100 steps each"
+    )
 
 
 # ── on one screen ────────────────────────────────────────────────────────────────────────────────────────────────────

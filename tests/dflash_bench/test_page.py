@@ -17,12 +17,12 @@ from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Change, Comparison, Finding, Interval, RunInfo, RunMetrics, Sides, Table
 from dflash_bench.report.as_json import comparison_json, metrics_json
 from dflash_bench.report.comparison import comparison_report
-from dflash_bench.report.headline import comparison_headline
-from dflash_bench.report.page import MAX_TABLE_ROWS, comparison_page, run_page, script_json
+from dflash_bench.report.headline import sides_headline
+from dflash_bench.report.page import _MAX_TABLE_ROWS, _script_json, comparison_page, run_page
 from dflash_bench.report.page_parts import commands, heat_rows, settings, straggler
 from dflash_bench.report.sheets import Detail
 from dflash_bench.report.sides import runs_note, typical
-from dflash_bench.report.timeline import MAX_BARS, Bar, BarKind, StepWindow, window_document
+from dflash_bench.report.timeline import _MAX_BARS, Bar, BarKind, _StepWindow, window_document
 
 SYNC = ("rank", "path", "api", "count", "total_ns", "p50_ns")
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{7*7}}%{x}\u2028'\""
@@ -171,7 +171,7 @@ def test_hostile_names_stay_text_everywhere():
     base = run(samples, tables=[table, stalls], findings=[finding], arm=HOSTILE, settings={HOSTILE: HOSTILE})
     bars = (Bar(BarKind.RANGE, 0, HOSTILE, 0, 9, HOSTILE),)
     names = {}
-    window = window_document(StepWindow("median step", 0, 0, 1, 9, (HOSTILE,), bars, (), 0), names)
+    window = window_document(_StepWindow("median step", 0, 0, 1, 9, (HOSTILE,), bars, (), 0), names)
     timeline = {"sides": [{"name": HOSTILE, "ranks": {0: [window]}}], "first": 0, "kinds": [], "names": list(names)}
     for page in (page_of(compare(base, run(samples, arm="new")), None, timeline), Page(run_page(base, timeline))):
         assert not [a for tag, a in page.elements if tag == "img" and not a["src"].startswith("data:")]
@@ -182,7 +182,7 @@ def test_hostile_names_stay_text_everywhere():
 
 
 def test_script_json_cannot_end_its_element_and_reads_back():
-    text = script_json(json.dumps({"a": "</script><!-- & \u2028"}, ensure_ascii=False))
+    text = _script_json(json.dumps({"a": "</script><!-- & \u2028"}, ensure_ascii=False))
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"a": "</script><!-- & \u2028"}
 
@@ -201,7 +201,7 @@ def test_the_answer_heads_the_page_in_the_colour_of_its_verdict():
     page = page_of(found, judgements)
     (answer,) = (a for tag, a in page.elements if a.get("class", "").startswith("answer"))
     assert answer["class"] == "answer worse"
-    assert comparison_headline(found, judgements).what in page.text
+    assert sides_headline(found.sides, judgements, found.findings).what in page.text
     judged = judgements.find("step.period", None)
     (row,) = (
         v
@@ -444,7 +444,7 @@ def test_32_ranks_of_20000_steps_make_a_page_under_5_megabytes():
         for kind in BarKind
         for k in range(num)
     )
-    window = window_document(StepWindow("median step", 0, 0, STEPS, 9 * MAX_BARS, ("a",), bars, (), 0), {})
+    window = window_document(_StepWindow("median step", 0, 0, STEPS, 9 * _MAX_BARS, ("a",), bars, (), 0), {})
     side = {"name": "a", "ranks": {rank: [window, window] for rank in range(RANKS)}}
     timeline = {"sides": [side, side], "first": 0, "kinds": list(BarKind), "names": ["cudaLaunchKernel", "lead"]}
     found = compared(big_run("base"), big_run("new"))
@@ -461,11 +461,11 @@ def test_32_ranks_of_20000_steps_make_a_page_under_5_megabytes():
 
 
 def test_table_rows_beyond_the_limit_are_counted_in_the_json():
-    rows = tuple((k % 4 if k % 2 else None, f"step {k}", "x", 1, 10**6 - k, 5e5) for k in range(MAX_TABLE_ROWS + 50))
+    rows = tuple((k % 4 if k % 2 else None, f"step {k}", "x", 1, 10**6 - k, 5e5) for k in range(_MAX_TABLE_ROWS + 50))
     found = json.loads(
         page_of(compare(run(tables=[Table("sync.by_range", SYNC, rows)]), run(arm="new"))).scripts["document"]
     )
     assert found["table_rows_left_out"] == {"sync.by_range": 50}
     kept = found["tables"]["sync.by_range"]
-    assert len(kept) == MAX_TABLE_ROWS
-    assert sum(row["rank"] is None for row in kept) == MAX_TABLE_ROWS // 2 + 25, "the pooled rows are all there"
+    assert len(kept) == _MAX_TABLE_ROWS
+    assert sum(row["rank"] is None for row in kept) == _MAX_TABLE_ROWS // 2 + 25, "the pooled rows are all there"

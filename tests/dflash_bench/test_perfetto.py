@@ -23,7 +23,14 @@ from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.profile import open_profile
-from dflash_bench.report.perfetto import TracedRun, begins_and_ends, nesting_rows, trace_events, traced_run, write_trace
+from dflash_bench.report.perfetto import (
+    TracedRun,
+    _begins_and_ends,
+    _nesting_rows,
+    _trace_events,
+    traced_run,
+    write_trace,
+)
 
 REFERENCE = Path(__file__).parents[2] / "profiles" / "reference"
 
@@ -206,7 +213,7 @@ def test_the_first_steps_of_both_runs_begin_at_one_instant(trace):
 
 def test_a_span_of_steps_holds_these_steps_and_the_work_they_queued(runs):
     profile, _ = runs[0]
-    found = list(trace_events([TracedRun("sync", profile, {})], Reading(), (5, 8)))
+    found = list(_trace_events([TracedRun("sync", profile, {})], Reading(), (5, 8)))
     steps = [e["args"]["step"] for e in found if e["ph"] == "B" and "step" in e["args"] and e["pid"] == 1]
     assert steps == [5, 6, 7]
     flows = Counter(e["ph"] for e in found if e["ph"] in "sf")
@@ -235,7 +242,7 @@ spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=20)
 @given(spans)
 def test_overlapping_intervals_are_spread_over_rows_in_which_they_nest(found):
     start, end = np.array([a for a, _ in found], np.int64), np.array([b for _, b in found], np.int64)
-    rows = nesting_rows(start, end)
+    rows = _nesting_rows(start, end)
     assert sorted(k for row in rows for k in row.tolist()) == list(range(len(found)))
     for row in rows:
         for place, k in enumerate(row.tolist()):
@@ -246,8 +253,8 @@ def test_overlapping_intervals_are_spread_over_rows_in_which_they_nest(found):
 @given(spans)
 def test_begins_and_ends_are_a_well_formed_bracket_sequence(found):
     start, end = np.array([a for a, _ in found], np.int64), np.array([b for _, b in found], np.int64)
-    for row in nesting_rows(start, end):
-        events = list(begins_and_ends(start[row], end[row]))
+    for row in _nesting_rows(start, end):
+        events = list(_begins_and_ends(start[row], end[row]))
         assert [t for _, _, t in events] == sorted(t for _, _, t in events)
         stack = []
         for phase, index, _ in events:
@@ -260,7 +267,7 @@ def test_begins_and_ends_are_a_well_formed_bracket_sequence(found):
 
 def test_ranges_that_cross_lie_on_two_rows():
     """Start/end ranges need not nest: [0, 10) and [5, 15) cannot be one track's slices."""
-    assert [row.tolist() for row in nesting_rows(np.array([0, 5, 20]), np.array([10, 15, 30]))] == [[0, 2], [1]]
+    assert [row.tolist() for row in _nesting_rows(np.array([0, 5, 20]), np.array([10, 15, 30]))] == [[0, 2], [1]]
 
 
 def test_file_order_keeps_each_process_together(trace):

@@ -17,7 +17,7 @@ from dflash_bench.report.as_json import metrics_json
 from dflash_bench.report.console import show
 from dflash_bench.report.markdown import markdown
 from dflash_bench.report.run import run_report
-from dflash_bench.report.sheets import MAX_CAUSES, MAX_RANGES_SHOWN, Detail, Report, cut, warning_lines
+from dflash_bench.report.sheets import _MAX_RANGES_SHOWN, MAX_CAUSES, Detail, Report, cut, warning_lines
 from dflash_bench.report.sheets import Sheet as SheetOf
 from dflash_bench.report.units import plain, text
 
@@ -152,9 +152,9 @@ def test_in_json_a_name_comes_back_byte_for_byte(cli, tmp_path):
 
 
 def test_of_very_many_ranges_those_with_most_time_are_shown_and_the_rest_counted():
-    many = [metric(f"range.r{k:03}", 0, np.array([float(k)])) for k in range(MAX_RANGES_SHOWN + 7)]
+    many = [metric(f"range.r{k:03}", 0, np.array([float(k)])) for k in range(_MAX_RANGES_SHOWN + 7)]
     (sheet,) = run_report(run_of(*many), FULL).sheets
-    assert len(sheet.rows) == MAX_RANGES_SHOWN
+    assert len(sheet.rows) == _MAX_RANGES_SHOWN
     assert sheet.rows[0][0] == "range.r007"
     assert sheet.note == "… and 7 more ranges with less time in them; all of them with --json"
 

@@ -19,7 +19,7 @@ from dflash_bench.metrics.events.process import ProcessEvents, load
 from dflash_bench.metrics.events.steps import Steps
 from dflash_bench.model import ProcessInfo, RankSource
 from dflash_bench.report.gpu_work import gpu_work
-from dflash_bench.report.timeline import MAX_BARS, BarKind, _median_and_longest, depths, step_windows
+from dflash_bench.report.timeline import _MAX_BARS, BarKind, _depths, _median_and_longest, _step_windows
 
 PROCESS = ProcessInfo(7, 7, 0, 0, RankSource.MARK, 1, "x", 0, 0, 0)
 
@@ -147,7 +147,7 @@ def test_a_replay_without_an_id_traced_node_by_node_is_one_piece_of_its_launch()
 
 def test_work_without_a_call_keeps_its_bar_and_has_no_launch():
     profile = OneProcess([{"correlation_id": 99, "name": "k", "start_ns": 1, "end_ns": 2}], [], [("decode_step", 0, 5)])
-    (window, _) = step_windows(profile, 0)
+    (window, _) = _step_windows(profile, 0)
     (bar,) = (b for b in window.bars if b.kind is BarKind.GPU)
     assert bar.detail == "launch not in the capture"
     assert window.flows == ()
@@ -165,7 +165,7 @@ def test_a_step_shows_its_ranges_waits_launches_and_work_from_its_own_start():
     calls = [("cudaLaunchKernel", 1010, 1012, 1), ("cudaLaunchKernel", 1030, 1032, 2)]
     calls += [("cudaStreamSynchronize", 1040, 1160, 3), ("cudaEventRecord", 1170, 1171, 4)]
     profile = OneProcess(gpu, calls, [("decode_step", 1000, 1200), ("draft", 1005, 1035)])
-    window = step_windows(profile, 0)[0]
+    window = _step_windows(profile, 0)[0]
     assert window.tracks == ("host ranges 1", "host ranges 2", "host CUDA calls", "GPU 0 stream 7")
     assert [(b.kind, b.name, b.start_ns, b.end_ns) for b in window.bars] == [
         (BarKind.RANGE, "decode_step", 0, 200),
@@ -185,33 +185,33 @@ def test_a_step_shows_its_ranges_waits_launches_and_work_from_its_own_start():
 def test_work_that_a_step_queued_is_shown_even_when_it_runs_long_after():
     gpu = [{"correlation_id": 1, "name": "late", "start_ns": 900_000, "end_ns": 900_100}]
     profile = OneProcess(gpu, [("cudaLaunchKernel", 10, 12, 1)], [("decode_step", 0, 100), ("decode_step", 200, 300)])
-    assert [b.name for b in step_windows(profile, 0)[0].bars if b.kind is BarKind.GPU] == ["late"]
+    assert [b.name for b in _step_windows(profile, 0)[0].bars if b.kind is BarKind.GPU] == ["late"]
 
 
 def test_of_too_many_bars_the_longest_are_kept_and_the_others_counted():
-    calls = [("cudaEventRecord", 10 * k, 10 * k + (5 if k % 2 else 1), k + 1) for k in range(2 * MAX_BARS)]
-    profile = OneProcess([], calls, [("decode_step", 0, 20 * MAX_BARS)])
-    window = step_windows(profile, 0)[0]
+    calls = [("cudaEventRecord", 10 * k, 10 * k + (5 if k % 2 else 1), k + 1) for k in range(2 * _MAX_BARS)]
+    profile = OneProcess([], calls, [("decode_step", 0, 20 * _MAX_BARS)])
+    window = _step_windows(profile, 0)[0]
     kept = [b for b in window.bars if b.kind is BarKind.CALL]
-    assert (len(kept), window.num_left_out) == (MAX_BARS, MAX_BARS)
+    assert (len(kept), window.num_left_out) == (_MAX_BARS, _MAX_BARS)
     assert {b.end_ns - b.start_ns for b in kept} == {5}
 
 
 def test_waits_and_gpu_work_that_are_not_drawn_are_counted_all_the_same():
-    times = [(20 * k, 20 * k + 4) for k in range(MAX_BARS + 9)]
+    times = [(20 * k, 20 * k + 4) for k in range(_MAX_BARS + 9)]
     gpu = [{"correlation_id": k + 1, "name": "k", "start_ns": s, "end_ns": e} for k, (s, e) in enumerate(times)]
     calls = [("cudaStreamSynchronize", s, e, 10_000 + k) for k, (s, e) in enumerate(times)]
-    window = step_windows(OneProcess(gpu, calls, [("decode_step", 0, 20 * len(times))]), 0)[0]
-    assert sum(b.kind is BarKind.WAIT for b in window.bars) == MAX_BARS
+    window = _step_windows(OneProcess(gpu, calls, [("decode_step", 0, 20 * len(times))]), 0)[0]
+    assert sum(b.kind is BarKind.WAIT for b in window.bars) == _MAX_BARS
     assert (len(window.waits), window.waited_ns, window.num_gpu_work) == (len(times), 4 * len(times), len(times))
 
 
 def test_a_rank_without_steps_has_no_timeline():
-    assert step_windows(OneProcess([], [], [("prepare_for_decode", 0, 5)]), 0) == ()
+    assert _step_windows(OneProcess([], [], [("prepare_for_decode", 0, 5)]), 0) == ()
 
 
 def test_the_capture_shows_which_code_waited_in_the_median_step(sync):
-    window = step_windows(sync, 0)[0]
+    window = _step_windows(sync, 0)[0]
     (rebuild,) = (b for b in window.bars if b.name == "rebuild_compact")
     longest = max((b for b in window.bars if b.kind is BarKind.WAIT), key=lambda b: b.end_ns - b.start_ns)
     assert rebuild.start_ns <= longest.start_ns <= longest.end_ns <= rebuild.end_ns
@@ -220,7 +220,7 @@ def test_the_capture_shows_which_code_waited_in_the_median_step(sync):
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=25))
 def test_no_two_intervals_overlap_in_one_lane(spans):
     spans = sorted(((a, a + length) for a, length in spans), key=lambda s: (s[0], -s[1]))
-    found = depths(array(*(a for a, _ in spans)), array(*(b for _, b in spans)))
+    found = _depths(array(*(a for a, _ in spans)), array(*(b for _, b in spans)))
     for k, (begin, end) in enumerate(spans):
         for (other_begin, other_end), lane in zip(spans[:k], found[:k], strict=True):
             if lane == found[k]:
