@@ -63,6 +63,13 @@ class Switches:
         False, "SGLANG_ENABLE_OVERLAP_PLAN_STREAM", "nothing: moves the prep's device work aside"
     )
 
+    host_pages: bool = _change(
+        False, "(here)", "device tensors in preparation: free list, page tables and lengths lie in host arrays"
+    )
+    step_graph: bool = _change(
+        False, "(here)", "every launch of a step but one: all device work is a graph, results lie in pinned memory"
+    )
+
     def __post_init__(self) -> None:
         if not 0 <= self.topup_pages <= MAX_TOPUP_PAGES:
             raise ArmError(f"topup_pages must be 0 to {MAX_TOPUP_PAGES}, not {self.topup_pages}")
@@ -78,6 +85,38 @@ class Switches:
             )
         if self.fused_rebuild and not self.host_bound:
             raise ArmError("fused_rebuild needs host_bound: without it the third sync of the rebuild stays")
+        self._check_host_pages()
+        self._check_step_graph()
+
+    def _check_host_pages(self) -> None:
+        if not self.host_pages:
+            return
+        if not self.page_aligned:
+            raise ArmError("host_pages needs page_aligned: what the host counts and writes are whole pages")
+        if self.staging_ring:
+            raise ArmError("host_pages leaves staging_ring nothing to stage: no lengths travel to the device")
+        if self.plan_stream:
+            raise ArmError(
+                "host_pages leaves plan_stream nothing to do: rows are written on the stream that reads them"
+            )
+
+    def _check_step_graph(self) -> None:
+        if not self.step_graph:
+            return
+        if not self.host_pages:
+            raise ArmError("step_graph needs host_pages: only pages known to the host can be told in its packed block")
+        frozen = {
+            "fused_rebuild": "the legacy rebuild asks the device for its shapes",
+            "folded_sampler": "eager sampling launches between two graphs",
+            "cpu_lens_delegation": "lengths copied to the host every step are read in the middle of it",
+            "static_bounds": "a maximum read back to the host would be frozen",
+            "event_ring": "its one event a step is the ring's",
+            "glue_graph": "the metadata is part of it",
+            "persistent_counts": "a graph reads counts at an address that stays",
+        }
+        for name, reason in frozen.items():
+            if not getattr(self, name):
+                raise ArmError(f"step_graph needs {name}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +143,7 @@ def _ladder() -> dict[str, Switches]:
     bulk = replace(aligned, bulk_fill=True)
     glue = replace(bulk, glue_graph=True)
     counts = replace(glue, persistent_counts=True)
+    topup = replace(counts, topup_pages=2)
     return {
         "legacy": legacy,
         "syncfree": syncfree,
@@ -112,12 +152,16 @@ def _ladder() -> dict[str, Switches]:
         "glue": glue,
         "counts": counts,
         "control": counts,
-        "topup": replace(counts, topup_pages=2),
+        "topup": topup,
+        "floor": replace(topup, host_pages=True, step_graph=True),
     }
 
 
 ARMS = MappingProxyType({name: Arm(name, switches) for name, switches in _ladder().items()})
-"""The ladder, in order. ``control`` is ``counts`` under the name it has as the base of a comparison."""
+"""The ladder, in order, and ``floor``, beyond what is published.
+
+``control`` is ``counts`` under the name it has as the base of a comparison.
+"""
 
 
 def parse_arm(text: str) -> Arm:

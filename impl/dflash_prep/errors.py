@@ -4,9 +4,10 @@
     ├── SettingError                  ├── OutOfPagesError
     ├── RowOverflowError                   ├── OutOfRowsError
     └── MisalignedSegmentError             ├── PageAccountingError
-                                      └── StagingOverwriteError
+                                      ├── StagingOverwriteError
+                                      └── ResultOverrunError
 
-All of them are raised before anything is written: no page is taken, no row and no counter changes.
+All but the last are raised before anything is written: no page is taken, no row and no counter changes.
 """
 
 
@@ -36,3 +37,7 @@ class PageAccountingError(RuntimeError):
 
 class StagingOverwriteError(RuntimeError):
     """A staging slot was about to be refilled while the copy that reads it was still under way."""
+
+
+class ResultOverrunError(RuntimeError):
+    """The slot of a step's results holds another step's, or the step read another packed block than it was given."""

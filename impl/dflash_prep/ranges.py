@@ -53,6 +53,7 @@ class Range(StrEnum):
     ACCEPT = "accept"
     PUBLISH = "publish"
     RESULT_COPY = "result_copy"
+    STEP_GRAPH = "step_graph"
     PROCESS_RESULT = "process_result"
 
     # Enum hashes by a Python-level method; a span is looked up several times a step, so take the string's own hash.

@@ -93,16 +93,22 @@ def rebuild_compact(window: CompactWindow, inputs: RebuildInputs, host: HostLens
     Raises ValueError when the draft row is too narrow: the write has no column bound and would hit the next row.
     """
     with span(Range.REBUILD_COMPACT):
-        _check_width(window, inputs)
-        prefix_lens = window.device_lens(inputs.seq_lens)
-        suffix_start = inputs.seq_lens - prefix_lens
-        if not fused:
-            rebuild_rows_packed(inputs, suffix_start, prefix_lens)
-        elif use_triton(inputs.draft_table):
-            rebuild_rows_triton(inputs, suffix_start, prefix_lens)
+        if fused:
+            prefix_lens = rebuild_rows(window, inputs)
         else:
-            rebuild_rows_torch(inputs, suffix_start, prefix_lens)
+            _check_width(window, inputs)
+            prefix_lens = window.device_lens(inputs.seq_lens)
+            rebuild_rows_packed(inputs, inputs.seq_lens - prefix_lens, prefix_lens)
         return CompactLens(prefix_lens, prefix_lens.cpu() if host is None else window.host_bound(host.lens))
+
+
+def rebuild_rows(window: CompactWindow, inputs: RebuildInputs) -> torch.Tensor:
+    """The device half of a fused rebuild, which can be captured: rows rebuilt, exact compact lengths int32 [bs]."""
+    _check_width(window, inputs)
+    prefix_lens = window.device_lens(inputs.seq_lens)
+    rebuild = rebuild_rows_triton if use_triton(inputs.draft_table) else rebuild_rows_torch
+    rebuild(inputs, inputs.seq_lens - prefix_lens, prefix_lens)
+    return prefix_lens
 
 
 def _check_width(window: CompactWindow, inputs: RebuildInputs) -> None:

@@ -131,6 +131,8 @@ class Progress:
 
 def run(options: LoopOptions, place: Place) -> None:
     """Run this rank to its end and write its ledger. Raises FaultError, SettingError and WrongRunError."""
+    if options.fault is not None:
+        options.fault.check(options.arms)
     if options.delay is not None:
         options.delay.check(place.world, [arm.name for arm in options.arms])
     sink = ranges.choose_sink(place.rank, place.world)

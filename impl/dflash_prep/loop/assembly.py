@@ -15,14 +15,19 @@ from dflash_prep.loop.counters import PoolTokens
 from dflash_prep.loop.decode_device import DecodeDevice
 from dflash_prep.loop.engine import Engine
 from dflash_prep.loop.faults import Delay, Fault
+from dflash_prep.loop.floor import FloorEngine
 from dflash_prep.loop.running import EngineParts
 from dflash_prep.loop.sequences import Arrivals
+from dflash_prep.loop.step_graph import StepGraphWorker
 from dflash_prep.loop.worker import Worker, WorkerShape
 from dflash_prep.state.decode_prep import DecodePrep, PrepOptions
+from dflash_prep.state.host_pages import HostPagedAllocator, HostRequest, HostRows, HostSWAAllocator
+from dflash_prep.state.host_prep import HostPrep
 from dflash_prep.state.paged_allocator import PagedAllocator
 from dflash_prep.state.pools import KVPools
 from dflash_prep.state.prefix_cache import ChunkCache, PrefixCache
 from dflash_prep.state.req_to_token import ReqToTokenPool, extra_row_width
+from dflash_prep.state.request import Request
 from dflash_prep.state.staging import Fill
 from dflash_prep.state.swa_allocator import SWAAllocator
 from dflash_prep.state.swa_eviction import SWAEviction
@@ -60,16 +65,15 @@ class RunSpec:
 def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup, sampler: TpGroup | None = None) -> Engine:
     """The engine, its graphs captured, ready for `run`. `sampler`: who shares the head's vocabulary; None: nobody."""
     workload, switches = spec.workload, spec.arm.switches
-    pools = build_pools(workload, device.torch_device)
+    pools = build_pools(workload, device.torch_device, host_pages=switches.host_pages)
     options = prep_options(spec)
     shape = worker_shape(workload, pools)
     num_slots = (workload.kv.pool_pages + 1) * workload.kv.page_size
     hit_rate = workload.speculation.hit_rate
     model = checksum_model(spec.model, num_slots, shape.block, hit_rate, device.torch_device)
     future_map = device.future_map(shape.rows)
-    worker = Worker(
-        shape, model, pools.rows.req_to_token, future_map, device, switches, sampler or SoloGroup(), spec.fault
-    )
+    of_worker = (shape, model, pools.rows, future_map, device, switches, sampler or SoloGroup(), spec.fault)
+    worker = StepGraphWorker(*of_worker, dp=agreement.dp) if switches.step_graph else Worker(*of_worker)
     worker.capture(padded_sizes(shape.max_bs))
     parts = EngineParts(
         dp_rank=spec.dp_rank,
@@ -82,9 +86,11 @@ def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup, sample
         model=model,
         future_map=future_map,
         device=device,
-        arrivals=Arrivals(workload, spec.seed, spec.dp_rank),
+        arrivals=Arrivals(workload, spec.seed, spec.dp_rank, HostRequest if switches.host_pages else Request),
     )
-    return Engine(parts, DecodePrep(pools, options), worker, agreement, keep_results=spec.verify)
+    prep = HostPrep(pools, options) if switches.host_pages else DecodePrep(pools, options)
+    engine = FloorEngine if switches.step_graph else Engine
+    return engine(parts, prep, worker, agreement, keep_results=spec.verify)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -92,12 +98,19 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def build_pools(workload: Workload, device: torch.device) -> KVPools:
+def build_pools(workload: Workload, device: torch.device, *, host_pages: bool = False) -> KVPools:
     """Rows for every running request, pages as the workload says, a prefix cache if it wants one."""
     kv = workload.kv
     width = kv.context_len + extra_row_width(draft_tokens=workload.speculation.block, page_size=kv.page_size)
-    rows = ReqToTokenPool(workload.requests.concurrency, width, device)
     size = kv.pool_pages * kv.page_size
+    if host_pages:
+        rows = HostRows(workload.requests.concurrency, width, kv.page_size, device)
+        if kv.swa_pool_pages is None:
+            allocator = HostPagedAllocator(size, kv.page_size)
+        else:
+            allocator = HostSWAAllocator(size, kv.swa_pool_pages * kv.page_size, kv.page_size)
+        return KVPools(rows, allocator, PrefixCache(allocator) if kv.prefix_cache else ChunkCache(allocator))
+    rows = ReqToTokenPool(workload.requests.concurrency, width, device)
     if kv.swa_pool_pages is None:
         allocator = PagedAllocator(size, kv.page_size, device)
     else:

@@ -6,7 +6,7 @@ The schedule stream is current for all host preparation. Nothing here makes the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -42,14 +42,17 @@ class CudaDevice:
     """One rank's streams on GPU `index`; see `decode_device.DecodeDevice`.
 
     reuse_events   read_done and copy_done from rings (#31698) instead of new ones every step
+    one_stream     everything on one stream: for steps that are one graph, nothing is left to run beside it
     """
 
     kind = "cuda"
 
-    def __init__(self, index: int, *, reuse_events: bool) -> None:
+    def __init__(self, index: int, *, reuse_events: bool, one_stream: bool = False) -> None:
         torch.cuda.set_device(index)
         self.torch_device = torch.device("cuda", index)
-        self._schedule, self._forward, self._copy = _distinct_streams(3, self.torch_device)
+        streams = _distinct_streams(1 if one_stream else 3, self.torch_device)
+        self._schedule, self._forward, self._copy = streams * 3 if one_stream else streams
+        self._one_stream = nullcontext() if one_stream else None
         self.resume()
         self._read_done = ReadDoneMailbox(event_source(READ_DONE_DEPTH, reuse=reuse_events))
         self._copy_done = event_source(COPY_DONE_DEPTH, reuse=reuse_events)
@@ -57,13 +60,12 @@ class CudaDevice:
         self._pool_keeper: torch.cuda.CUDAGraph | None = None
         self._spin = Spin(self.torch_device)
 
-    def graph(self, name: str, work: Callable[[], None], busy_us: int) -> torch.cuda.CUDAGraph:
+    def graph(self, name: str, work: Callable[[], None], busy_us: int, *, spins: bool = True) -> torch.cuda.CUDAGraph:
         """`work`, then idle spinning up to `busy_us`, as one graph. All graphs share a pool: they run one at a time."""
 
         def body() -> None:
-            self._spin.begin()
-            work()
-            self._spin.end(busy_us)
+            with self.busy(busy_us) if spins else nullcontext():
+                work()
 
         with self.forward_stream():
             for _ in range(WARM_UP_RUNS):
@@ -86,11 +88,27 @@ class CudaDevice:
         return FutureMap(rows, self.torch_device)
 
     @contextmanager
-    def forward_stream(self, *inputs: torch.Tensor) -> Iterator[None]:
+    def busy(self, us: int) -> Iterator[None]:
+        """As the protocol says."""
+        self._spin.begin()
+        yield
+        self._spin.end(us)
+
+    def fence(self) -> Event:
+        """An event recorded on the forward stream."""
+        done = self._copy_done.next()
+        done.record(self._forward)
+        return done
+
+    def forward_stream(self, *inputs: torch.Tensor) -> AbstractContextManager[None]:
         """Run the body on the forward stream, behind the schedule stream.
 
         `inputs` were allocated on the schedule stream: their memory must not be reused there before the body is done.
         """
+        return self._one_stream or self._behind_the_schedule_stream(*inputs)
+
+    @contextmanager
+    def _behind_the_schedule_stream(self, *inputs: torch.Tensor) -> Iterator[None]:
         self._forward.wait_stream(self._schedule)
         with torch.cuda.stream(self._forward):
             for each in inputs:

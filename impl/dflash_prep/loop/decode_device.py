@@ -25,14 +25,29 @@ class PendingResult(Protocol):
         """Block until it is there; a CPU tensor of the shape given to `copy_result`."""
 
 
+class Fence(Protocol):
+    """A place in the forward stream that the host can wait for, as a CUDA event is."""
+
+    def synchronize(self) -> None: ...
+
+
 class DecodeDevice(Protocol):
     """Streams, graphs and copies of one rank. All host preparation happens with the schedule stream current."""
 
     kind: str
     torch_device: torch.device
 
-    def graph(self, name: str, work: Callable[[], None], busy_us: int) -> Graph:
-        """`work` as a graph that also keeps the device busy up to `busy_us` microseconds. `work` may run now."""
+    def graph(self, name: str, work: Callable[[], None], busy_us: int, *, spins: bool = True) -> Graph:
+        """`work` as a graph that also keeps the device busy up to `busy_us` microseconds. `work` may run now.
+
+        Without `spins` the work does that itself, part by part, through `busy`.
+        """
+
+    def busy(self, us: int) -> AbstractContextManager[None]:
+        """Inside the work of a graph: the body keeps the device busy up to `us` microseconds."""
+
+    def fence(self) -> Fence:
+        """Behind everything on the forward stream so far."""
 
     def capture(self, prepare: Callable[[], object]) -> Captured[object]:
         """A small graph without busy time, for metadata."""

@@ -56,6 +56,7 @@ class Engine:
         self.in_flight: InFlight | None = None
         self.rows: list[StepRow] = []
         self.leaked_tokens = 0
+        self._sizes = worker.sizes
         backend = NoBackendReadsHostLens()
         delegation = HybridDelegation.BY_MODE if parts.switches.cpu_lens_delegation else HybridDelegation.ABSENT
         self.needs_cpu = decide_needs_cpu_seq_lens([HybridBackend(backend, backend, delegation), backend])
@@ -99,6 +100,7 @@ class Engine:
         launched = None
         if not agreed.is_idle:
             launched = self._launch(step, agreed)
+            self.prep.examine_device()
             self.parts.device.war_barrier()
         committed, processed = self._process(self.in_flight)
         self.in_flight = launched
@@ -147,12 +149,14 @@ class Engine:
     def _launch(self, step: int, agreed: Agreement) -> InFlight:
         self._update_counts(agreed)
         worker = self.worker
-        padded = next(size for size in worker.sizes if size >= agreed.max_num_tokens)
-        result = worker.step(self._resolve(step), padded)
+        result = worker.step(self._resolve(step), self._padded(agreed.max_num_tokens))
         if (batch := self.running.batch) is not None:
             rows = batch.req_pool_indices
             batch.spec_info = DraftInput.for_next_step(rows, batch.seq_lens, future_indices=rows)
         return InFlight(step, [(each, each.life) for each in self.running.sequences], result)
+
+    def _padded(self, num_requests: int) -> int:
+        return next(size for size in self._sizes if size >= num_requests)
 
     def _update_counts(self, agreed: Agreement) -> None:
         """On the schedule stream, before anything there waits for the step in flight: the legacy copies block."""

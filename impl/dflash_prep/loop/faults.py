@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from dflash_prep.arms import Arm
 from dflash_prep.state.request import Request, floor_to
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class FaultKind(StrEnum):
     PAGE = "page"  # a page of the second request is given to the first one as well
     LENGTH = "length"  # the step runs with the length that the host has committed, one step behind the device
     REBUILD = "rebuild"  # the rebuild of the draft row leaves out its last column
+    RING = "ring"  # a result comes into the slot of the step after it
 
 
 class FaultError(ValueError):
@@ -45,6 +47,14 @@ class Fault:
         if kind not in list(FaultKind) or not (step.isascii() and step.isdecimal()):
             raise FaultError(f"{text!r} is no KIND@STEP; the kinds are {', '.join(FaultKind)}")
         return cls(FaultKind(kind), int(step))
+
+    def check(self, arms: Sequence[Arm]) -> None:
+        """Raises FaultError if one of the arms has no place for it."""
+        for arm in arms:
+            if self.kind is FaultKind.REBUILD and arm.switches.step_graph:
+                raise FaultError(f"arm {arm.name} rebuilds inside its graph, where nothing can be planted")
+            if self.kind is FaultKind.RING and not arm.switches.step_graph:
+                raise FaultError(f"arm {arm.name} has no ring of results")
 
     def in_tables(self, step: int, pools: KVPools, reqs: list[Request]) -> None:
         """After the step's reservation, on the schedule stream."""

@@ -29,9 +29,12 @@ def open_devices(choice: str, local_rank: int, specs: Sequence[RunSpec]) -> list
             raise SettingError("--device cuda, and torch sees no GPU here")
         from dflash_prep.loop.cuda_device import CudaDevice
 
-        reuse = [spec.arm.switches.event_ring for spec in specs]
-        devices = {each: CudaDevice(local_rank % num_gpus, reuse_events=each) for each in dict.fromkeys(reuse)}
-        return [devices[each] for each in reuse]
+        wanted = [(spec.arm.switches.event_ring, spec.arm.switches.step_graph) for spec in specs]
+        gpu = local_rank % num_gpus
+        devices = {
+            (reuse, one): CudaDevice(gpu, reuse_events=reuse, one_stream=one) for reuse, one in dict.fromkeys(wanted)
+        }
+        return [devices[each] for each in wanted]
     from dflash_prep.loop.simulated_device import SimulatedDevice
 
     torch.set_num_threads(1)  # the ranks of a run share a few cores, and every tensor here is small

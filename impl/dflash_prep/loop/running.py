@@ -114,17 +114,21 @@ class RunningBatch:
         with parts.device.forward_stream(fresh.req_pool_indices, fresh.seq_lens):
             unwritten = np.concatenate([_unwritten(each) for each in admitted], axis=1)
             rows, columns, tokens = to_device(unwritten, parts.device.torch_device)
+            parts.pools.rows.flush()
             table = parts.pools.rows.req_to_token
             parts.model.prefill(table[rows, columns].to(torch.int64), tokens)
             view = TableView(table, fresh.req_pool_indices, fresh.seq_lens)
             parts.future_map.publish(fresh.req_pool_indices, fresh.seq_lens)
             parts.future_map.stash(fresh.req_pool_indices, parts.model.next_tokens(view))
 
+    def _send_back(self, index: int) -> None:
+        """Sequence `index` is about to lose its row."""
+
     def _retract(self) -> int:
         """Send sequences back to wait until the next reservation fits; how many."""
         if self.batch is None:
             return 0
-        gone = retract_until_it_fits(self.parts.pools, self.batch.reqs, self.parts.reserve)
+        gone = retract_until_it_fits(self.parts.pools, self.batch.reqs, self.parts.reserve, self._send_back)
         if gone:
             with span(Range.RETRACT):
                 for index in reversed(gone):

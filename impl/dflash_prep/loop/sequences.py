@@ -46,11 +46,17 @@ class Sequence:
 class Arrivals:
     """The requests of one rank in the order of their arrival, and those sent back to wait."""
 
-    def __init__(self, workload: Workload, seed: int, rank: int) -> None:
+    def __init__(self, workload: Workload, seed: int, rank: int, request: type[Request] = Request) -> None:
+        self._request = request
         self._workload, self._seed, self._rank = workload, seed, rank
         self._next = workload.request(seed, rank, 0)
         self._waiting: deque[Sequence] = deque()
         self.all: list[Sequence] = []
+
+    @property
+    def longest_output(self) -> int:
+        """Tokens that no output is longer than."""
+        return self._workload.requests.output.high
 
     def due(self, step: int, room: int) -> list[Sequence]:
         """Whom to try to admit at `step`: at most `room`, retracted ones first. They stay queued until taken."""
@@ -62,7 +68,7 @@ class Arrivals:
 
     def _make(self, shape: RequestShape) -> Sequence:
         stream = shape.index if self._workload.kv.prefix_cache else None
-        req = Request(rid=shape.index, prompt_len=shape.prompt_len, stream=stream)
+        req = self._request(rid=shape.index, prompt_len=shape.prompt_len, stream=stream)
         sequence = Sequence(shape, req, prompt_key(self._seed, self._rank, shape.index))
         self.all.append(sequence)
         return sequence

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import monotonic_ns, sleep
 
@@ -76,6 +76,19 @@ class SimulatedResult:
         return self._result
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedFence:
+    """Passed once the work before it is done."""
+
+    device: SimulatedDevice
+    last: SimulatedWork | None
+
+    def synchronize(self) -> None:
+        """Block the host until then."""
+        if self.last is not None:
+            self.device.block("cudaEventSynchronize", self.last)
+
+
 class SimulatedDevice:
     """The device seam of the engine on a machine without GPU; see `decode_device.DecodeDevice`."""
 
@@ -91,11 +104,19 @@ class SimulatedDevice:
         self._correlation_id = 0
         self._num_graphs = 0
 
-    def graph(self, name: str, work: Callable[[], None], busy_us: int) -> SimulatedGraph:
+    def graph(self, name: str, work: Callable[[], None], busy_us: int, *, spins: bool = True) -> SimulatedGraph:
         """`work` as a graph that keeps the forward stream busy for `busy_us`; it runs once now, as before a capture."""
         work()
         self._num_graphs += 1
         return SimulatedGraph(self, f"simulated {name}", work, busy_us, self._num_graphs)
+
+    def busy(self, us: int) -> AbstractContextManager[None]:
+        """Nothing: a simulated graph takes its time as a whole."""
+        return nullcontext()
+
+    def fence(self) -> SimulatedFence:
+        """Behind what the forward stream holds now."""
+        return SimulatedFence(self, self._last.get(FORWARD_STREAM))
 
     def capture(self, prepare: Callable[[], object]) -> Captured[object]:
         """A metadata graph: replaying it prepares again; its device time is too short to simulate."""

@@ -25,6 +25,7 @@ from dflash_prep.loop.checksum_lm import MASK_ID, ChecksumHead, ChecksumModel, P
 from dflash_prep.loop.decode_device import DecodeDevice, Graph, PendingResult
 from dflash_prep.loop.faults import Fault
 from dflash_prep.ranges import Range, span
+from dflash_prep.state.req_to_token import ReqToTokenPool
 
 LEGACY_REBUILD_READS = 3
 """item(), the mask's nonzero, cpu(): see `compact.rebuild_legacy`."""
@@ -73,7 +74,7 @@ class Worker:
         self,
         shape: WorkerShape,
         model: ChecksumModel,
-        req_to_token: torch.Tensor,
+        rows: ReqToTokenPool,
         future_map: FutureMap,
         device: DecodeDevice,
         switches: Switches,
@@ -82,7 +83,7 @@ class Worker:
     ) -> None:
         self.fault = fault
         self.shape, self.model, self.device, self.switches = shape, model, device, switches
-        self.req_to_token, self.future_map = req_to_token, future_map
+        self.rows, self.req_to_token, self.future_map = rows, rows.req_to_token, future_map
         torch_device, B, n = device.torch_device, shape.block, shape.max_bs
         self.inputs = GlueInputs(n, torch_device)
         self.bonus = torch.zeros(n, dtype=torch.int64, device=torch_device)
@@ -97,7 +98,7 @@ class Worker:
         self.results = torch.zeros((2, n, 2 + B), dtype=torch.int64, device=torch_device)
         self._turn = 0
         self.window = None if shape.window is None else CompactWindow(shape.window, shape.page_size)
-        self.draft_table = req_to_token
+        self.draft_table = self.req_to_token
         if self.window is not None:
             width = self.window.min_draft_width(B)
             self.draft_table = torch.zeros((shape.rows, width), dtype=torch.int32, device=torch_device)
@@ -158,6 +159,7 @@ class Worker:
 
     def _stage(self, step: StepInputs, bs: int, padded: int) -> None:
         with span(Range.BLOCK_PREP):
+            self.rows.flush()
             self.inputs.stage(step.seq_lens, step.pool_indices, padded)
             self.bonus[:bs].copy_(self.future_map.resolve_bonus_tokens(step.pool_indices))
             self.bonus[bs:padded].zero_()

@@ -9,9 +9,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from dflash_prep.errors import PageAccountingError
+from dflash_prep.state.host_pages import HostPagedAllocator
 from dflash_prep.state.paged_allocator import PagedAllocator
 from dflash_prep.state.pools import KVPools
 from dflash_prep.state.request import Request
@@ -47,11 +49,20 @@ class ConsistencyCheck:
             and len(slots.unique()) == len(slots)
             and [req.kv.kv_allocated_len for req in reqs] == watermark.nxt
         )
+        self.count(is_good, len(reqs), len(slots))
+        return is_good
+
+    def count(self, is_good: bool, bs: int, num_new: int) -> None:
+        """One more step was looked at, of `bs` requests and `num_new` new slots or pages."""
         self.checks += 1
         if not is_good:
             self.bad += 1
-            logger.error("allocation check %d failed: %d requests, %d new slots", self.checks, len(reqs), len(slots))
-        return is_good
+            logger.error("allocation check %d failed: %d requests, %d new", self.checks, bs, num_new)
+
+    def blame(self, row: int) -> None:
+        """The device's row differs from the host's after the step checked last."""
+        self.bad += 1
+        logger.error("after allocation check %d row %d differs on the device", self.checks, row)
 
 
 def audit_pages(allocator: PagedAllocator, held: Iterable[torch.Tensor]) -> None:
@@ -59,8 +70,12 @@ def audit_pages(allocator: PagedAllocator, held: Iterable[torch.Tensor]) -> None
 
     held   runs of row columns or cache runs, each starting on a page boundary; runs of different holders share no page
     """
-    pages = [run[:: allocator.page_size].to(torch.int64) // allocator.page_size for run in held]
-    known = torch.cat([allocator.free_pages, *allocator.staged_pages, *pages])
+    if isinstance(allocator, HostPagedAllocator):
+        known = [allocator.free_pages, *allocator.staged_pages, *(run.pages for run in held)]
+        known = torch.from_numpy(np.concatenate(known, dtype=np.int64))
+    else:
+        pages = [run[:: allocator.page_size].to(torch.int64) // allocator.page_size for run in held]
+        known = torch.cat([allocator.free_pages, *allocator.staged_pages, *pages])
     counts = torch.bincount(known, minlength=allocator.num_pages + 1)
     if len(counts) > allocator.num_pages + 1 or int(counts[0]) or not bool((counts[1:] == 1).all()):
         lost = (counts[1:] == 0).nonzero().flatten() + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dflash_prep.errors import OutOfPagesError
 from dflash_prep.state.lifetime import release
@@ -30,7 +30,9 @@ def fits(pools: KVPools, reqs: Sequence[Request], reserve: int) -> bool:
     return pools.allocator.available_size() >= demand
 
 
-def retract_until_it_fits(pools: KVPools, reqs: Sequence[Request], reserve: int) -> list[int]:
+def retract_until_it_fits(
+    pools: KVPools, reqs: Sequence[Request], reserve: int, before_release: Callable[[int], None] = lambda _index: None
+) -> list[int]:
     """Take requests' KV back until the rest fits; the indices of those retracted, ascending, for the caller to requeue.
 
     Those that generated least go first, among equals the longest prompt: least work is lost. One request always
@@ -43,5 +45,6 @@ def retract_until_it_fits(pools: KVPools, reqs: Sequence[Request], reserve: int)
             alone, free = reqs[order[0]], pools.allocator.available_size()
             raise OutOfPagesError(f"request {alone.rid} alone does not fit: {free} tokens are free and nobody is left")
         retracted.append(order.pop())
+        before_release(retracted[-1])
         release(pools, reqs[retracted[-1]], insert=False)
     return sorted(retracted)

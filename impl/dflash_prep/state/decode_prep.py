@@ -147,6 +147,9 @@ class DecodePrep:
                     self.consistency.examine(self.pools, reqs, reservation.watermark)
         return reservation
 
+    def examine_device(self) -> None:
+        """Nothing: here rows are written, and looked at, before the launch."""
+
     def reserve(self, reqs: Sequence[Request]) -> Reservation:
         """The step's watermark, top-up included, before anything is taken. Raises RowOverflowError."""
         page_size = self.pools.allocator.page_size

@@ -76,6 +76,8 @@ class HiSparseAllocator:
         """Free a run of logical row columns that is not on the device."""
         self.logical.free_segment(slots, start_pos)
 
+    join = staticmethod(torch.cat)
+
     def free_group_begin(self) -> None:
         """Nothing: this allocator releases at once."""
 

@@ -10,8 +10,9 @@ from dflash_prep.device import to_device
 from dflash_prep.errors import OutOfPagesError, OutOfRowsError, PageAccountingError, RowOverflowError
 from dflash_prep.kernels.kv_alloc import RowSpans, assign_req_to_token
 from dflash_prep.state.hisparse_allocator import HiSparseAllocator
+from dflash_prep.state.host_pages import HostRows, fill_host_rows
 from dflash_prep.state.pools import KVPools
-from dflash_prep.state.request import KVState, Request, ceil_to
+from dflash_prep.state.request import Request, ceil_to
 from dflash_prep.state.reservation import check_row_width
 from dflash_prep.state.spec_alloc import take_slots
 
@@ -58,12 +59,15 @@ def open_rows(
     try:
         check_row_width(ends, pools.rows.row_width)
         rows = pools.rows.alloc(len(reqs))
-        _fill_rows(pools, rows, prefixes, starts, ends)
+        if isinstance(pools.rows, HostRows):
+            fill_host_rows(pools, rows, prefixes, starts, ends)
+        else:
+            _fill_rows(pools, rows, prefixes, starts, ends)
     except (RowOverflowError, OutOfRowsError, OutOfPagesError):
         _give_up(pools, reqs, rows, starts)
         raise
     for req, row, start, end in zip(reqs, rows, starts, ends, strict=True):
-        req.kv = KVState(row, end, end, cache_protected_len=start)
+        req.kv = pools.rows.kv_state(row, end, start)
 
 
 def _fill_rows(
@@ -91,8 +95,8 @@ def _give_up(pools: KVPools, reqs: Sequence[Request], rows: Sequence[int], share
 
 
 def row_slots(pools: KVPools, req: Request, start: int, end: int) -> torch.Tensor:
-    """The slots in columns [start, end) of a request's row, int32 device, a view."""
-    return pools.rows.req_to_token[req.kv.req_pool_idx, start:end]
+    """What lies in columns [start, end) of a request's row: slots, a view; with host pages a run of pages."""
+    return pools.rows.slots(req.kv.req_pool_idx, start, end)
 
 
 def begin_decode(pools: KVPools, reqs: Sequence[Request]) -> None:

@@ -115,6 +115,9 @@ class PagedAllocator:
         """Free the page of each of these slots, one slot per page."""
         self._release(slots.to(torch.int64) // self.page_size)
 
+    join = staticmethod(torch.cat)
+    """One run of several cached ones, whole pages each."""
+
     def free_group_begin(self) -> None:
         """Defer the frees that follow until `free_group_end`, which releases them together."""
         if self._group is not None:

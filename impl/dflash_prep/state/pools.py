@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +35,8 @@ class KVAllocator(Protocol):
     ) -> torch.Tensor | None: ...
 
     def free_segment(self, slots: torch.Tensor, start_pos: int, *, has_window: bool = True) -> None: ...
+
+    def join(self, runs: Sequence[torch.Tensor]) -> torch.Tensor: ...
 
     def free_group_begin(self) -> None: ...
 

@@ -104,7 +104,7 @@ class PrefixCache:
             return None
         chain.locks.append(length)
         self._touch(req.stream)
-        return torch.cat([run.slots for run in whole])[:length]
+        return self.allocator.join([run.slots for run in whole])[:length]
 
     def finish(self, req: Request, slots: torch.Tensor, *, insert: bool) -> None:
         """As TreeCache.finish: whole pages join the chain, duplicates of its pages and the partial page are freed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dflash_prep.errors import OutOfRowsError
+from dflash_prep.state.request import KVState
 
 BASE_SLACK = 4
 """Columns beyond context and draft tokens that every row has, as published."""
@@ -65,6 +66,17 @@ class ReqToTokenPool:
         rows, self.free_rows = self.free_rows[:count], self.free_rows[count:]
         self.req_generation[rows] += 1
         return rows
+
+    def slots(self, row: int, start: int, end: int) -> torch.Tensor:
+        """The slots in columns [start, end) of a row, int32 device, a view."""
+        return self.req_to_token[row, start:end]
+
+    def kv_state(self, row: int, length: int, protected: int) -> KVState:
+        """The counters of a request that got this row for `length` tokens, `protected` of them lent by the cache."""
+        return KVState(row, length, length, cache_protected_len=protected)
+
+    def flush(self) -> None:
+        """Nothing: here rows are written on the device at once."""
 
     def free(self, row: int) -> None:
         """Give a row back. Its columns keep their content; nobody reads them before they are written again."""

@@ -82,6 +82,8 @@ class SWAAllocator:
             # (index_fill_: assigning a Python number through an index makes the host wait for its copy)
             by_page.index_fill_(0, first // self.page_size, 0)
 
+    join = staticmethod(torch.cat)
+
     def free_group_begin(self) -> None:
         """Defer frees of both pools."""
         self.full.free_group_begin()

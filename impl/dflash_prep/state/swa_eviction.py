@@ -23,6 +23,10 @@ class SWAEviction:
     interval: int = DEFAULT_INTERVAL
     has_tree: bool = True
 
+    def is_due(self, decode_batch_idx: int) -> bool:
+        """Whether a request that was prepared so often is looked at; an array of numbers gives an array."""
+        return (decode_batch_idx > 0) & (decode_batch_idx % self.interval == 1 % self.interval)
+
     def frontier(self, req: Request, page_size: int) -> tuple[int, int]:
         """Columns [old, new) whose window slots the request no longer needs, both page aligned; empty when new <= old.
 
@@ -41,17 +45,19 @@ def maybe_evict_swa(pools: KVPools, reqs: Sequence[Request], rule: SWAEviction) 
 
     A request's batch 0 is skipped: the extend before it may still run.
     """
-    if not isinstance(pools.allocator, SWAAllocator):
-        return
-    due = [req for req in reqs if req.decode_batch_idx and req.decode_batch_idx % rule.interval == 1 % rule.interval]
+    if isinstance(pools.allocator, SWAAllocator):
+        evict_swa(pools, [req for req in reqs if rule.is_due(req.decode_batch_idx)], rule)
+
+
+def evict_swa(pools: KVPools, due: Sequence[Request], rule: SWAEviction) -> None:
+    """Free the window slots of these requests up to their frontier."""
     if not due:
         return
     with span(Range.EVICT_SWA):
         for req in due:
             old, new = rule.frontier(req, pools.allocator.page_size)
             if new > old:
-                row = pools.rows.req_to_token[req.kv.req_pool_idx]
-                pools.allocator.free_swa(row[old:new], old)
+                pools.allocator.free_swa(pools.rows.slots(req.kv.req_pool_idx, old, new), old)
                 req.kv.swa_evicted_seqlen = new
 
 
