@@ -11,6 +11,7 @@ from decoding import given
 
 from dflash_prep import workload as workloads
 from dflash_prep.arms import ARMS, parse_arm
+from dflash_prep.errors import ResultOverrunError
 from dflash_prep.loop.agreement import AgreementGroup
 from dflash_prep.loop.assembly import RunSpec, build
 from dflash_prep.loop.checksum import ModelKind
@@ -64,7 +65,8 @@ def make():
     ) -> Engine:
         parsed = parse_arm(arm)
         spec = RunSpec(parsed, workload, seed=0, rank=0, world=1, check=check, verify=True, fault=fault, model=model)
-        return build(spec, CudaDevice(0, reuse_events=parsed.switches.event_ring), AgreementGroup(1))
+        one, reuse = parsed.switches.step_graph, parsed.switches.event_ring
+        return build(spec, CudaDevice(0, reuse_events=reuse, one_stream=one), AgreementGroup(1))
 
     yield engine
     torch.cuda.synchronize()
@@ -75,7 +77,8 @@ def decode(engine: Engine, steps: int) -> None:
     engine.run(steps, lambda: False, lambda _done: None)
 
 
-OTHERS = ["topup,staging_ring=on", "topup,plan_stream=on", "topup,topup_pages=8"]
+NOT_IN = {"topup": [FaultKind.RING], "floor": [FaultKind.RING, FaultKind.REBUILD]}
+OTHERS = ["topup,host_pages=on", "topup,staging_ring=on", "topup,plan_stream=on", "topup,topup_pages=8"]
 
 
 @pytest.mark.parametrize("arm", [*ARMS, *OTHERS])
@@ -91,7 +94,7 @@ def test_every_arm_gives_the_tokens_of_the_oracle_and_loses_no_page(make, shape,
 
 
 @pytest.mark.parametrize("kind", [ModelKind.TORCH, ModelKind.TRITON])
-@pytest.mark.parametrize("arm", ["legacy", "topup"])
+@pytest.mark.parametrize("arm", ["legacy", "topup", "floor"])
 def test_gpu_and_cpu_decode_the_same_tokens_with_kernels_and_with_torch(make, shape, arm, kind) -> None:
     engine = make(shape, arm, model=kind)
     assert engine.parts.model.kind is kind
@@ -100,7 +103,9 @@ def test_gpu_and_cpu_decode_the_same_tokens_with_kernels_and_with_torch(make, sh
     assert given(engine) == given(decode_simulated(shape, arm, 60))
 
 
-@pytest.mark.parametrize("arm", ["counts", "topup", "topup,staging_ring=on", "topup,plan_stream=on"])
+@pytest.mark.parametrize(
+    "arm", ["counts", "topup", "topup,staging_ring=on", "topup,plan_stream=on", "topup,host_pages=on", "floor"]
+)
 def test_from_counts_on_no_step_makes_the_host_wait_but_for_the_result(make, shape, forbid_syncs, arm) -> None:
     """The wait for a result's event is no synchronisation in torch's sense; arrivals and finishes are included."""
     engine = make(shape, arm)
@@ -120,12 +125,21 @@ def test_the_syncs_of_a_step_are_those_of_the_published_sites(make, shape, count
     engine.close()
 
 
-@pytest.mark.parametrize("kind", FaultKind)
-def test_a_planted_fault_is_found(make, shape, kind) -> None:
-    engine = make(shape, "topup", fault=Fault(kind, step=6))
+@pytest.mark.parametrize(
+    ("arm", "kind"),
+    [(arm, kind) for arm in ("topup", "floor") for kind in FaultKind if kind not in NOT_IN[arm]],
+)
+def test_a_planted_fault_is_found(make, shape, arm, kind) -> None:
+    engine = make(shape, arm, fault=Fault(kind, step=6))
     decode(engine, 14)
     engine.close()
     assert 6 <= engine.first_mismatch()[0].step <= 9
+
+
+def test_a_result_in_the_slot_of_another_step_is_refused(make, shape) -> None:
+    engine = make(shape, "floor", fault=Fault(FaultKind.RING, step=6))
+    with pytest.raises(ResultOverrunError, match="the result of step 6 .* was due"):
+        decode(engine, 14)
 
 
 def test_a_graph_keeps_the_gpu_busy_for_its_time_and_the_host_not_at_all(make, shape) -> None:

@@ -29,7 +29,7 @@ HEADER = 2
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """Words of a packed block, int32: serial, number of entries, rows [max_bs], dp counts, page entries [3, entries]."""
+    """Words of a packed block, int32: serial, number of entries, rows [max_bs], dp counts, entries [3, entries]."""
 
     max_bs: int
     dp: int

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from dflash_prep import arms, ranges, workload
 from dflash_prep.arms import Arm
-from dflash_prep.errors import SettingError
+from dflash_prep.errors import ResultOverrunError, SettingError
 from dflash_prep.loop.checksum import ModelKind
 from dflash_prep.loop.faults import Delay, Fault, FaultError
 from dflash_prep.workload import Workload
@@ -342,7 +342,7 @@ def main(argv: list[str] | None = None) -> int:
     except (arms.ArmError, workload.WorkloadError, FaultError, SettingError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
-    except WrongRunError as error:
+    except (WrongRunError, ResultOverrunError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_WRONG
     return 0
