@@ -138,7 +138,7 @@ def test_a_planted_fault_is_found(make, shape, arm, kind) -> None:
 
 def test_a_result_in_the_slot_of_another_step_is_refused(make, shape) -> None:
     engine = make(shape, "floor", fault=Fault(FaultKind.RING, step=6))
-    with pytest.raises(ResultOverrunError, match="the result of step 6 .* was due"):
+    with pytest.raises(ResultOverrunError, match=r"the result of step 6 .* was due"):
         decode(engine, 14)
 
 
