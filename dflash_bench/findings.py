@@ -68,6 +68,27 @@ CODES: tuple[Code, ...] = (
     Code("overhead_without_time", "ingest", "profiler-overhead rows without start or end, left out"),
     # ingest: ranks
     Code("process_without_rank", "ingest", "processes that are no rank, a launcher for instance; kept apart"),
+    Code(
+        "process_unassigned",
+        "ingest",
+        "a process with ranges that is no rank, the core of an engine for instance: it is in no figure",
+        "process {pid} holds {count:,} ranges ({names}) and is no rank, so they are in no figure; where it is the "
+        "core of an engine whose workers are the ranks, ingest again with --ranks {pid}=core",
+    ),
+    Code(
+        "cuda_in_another_process",
+        "ingest",
+        "ranges in one process and CUDA in another, of a forked worker mostly: no lead, stall or wait is told",
+        "the ranges lie in process {ranges} and {count:,} CUDA calls in process {cuda}: no step and no launch share a "
+        "process, so no lead, stall or wait can be told; start workers by spawn, or trace them with "
+        "--trace-fork-before-exec=true",
+    ),
+    Code(
+        "capture_unreadable",
+        "ingest",
+        "captures beside those of this run that could not be read: ranks may be missing",
+        "{count} of the captures beside these could not be read ({names}): ranks may be missing",
+    ),
     Code("rank_missing", "ingest", "the marks name a world with ranks that no capture holds"),
     # metrics: steps and ranges
     Code(

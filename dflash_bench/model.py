@@ -50,6 +50,7 @@ class Finding:
 class RankSource(StrEnum):
     """Where the rank of a process was read, best first."""
 
+    OPTION = "option"
     MARK = "mark"
     TRACE = "trace"
     FILE_NAME = "file name"

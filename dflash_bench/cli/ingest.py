@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_bench.cli.console import reading_progress, stdout, transfer_progress
-from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, PresetName, ProfilesPlace, RankPattern, chosen_pattern
+from dflash_bench.cli.options import (
+    DEFAULT_PROFILES,
+    NsysPath,
+    PresetName,
+    ProfilesPlace,
+    RankPattern,
+    Ranks,
+    chosen_pattern,
+)
 from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from dflash_bench.ingest.remote.mirror import Mirror
     from dflash_bench.ingest.workers import RunTasks
-    from dflash_bench.model import RunInfo
+    from dflash_bench.model import ProcessInfo, RunInfo
     from dflash_bench.profile import Profile
 
 
@@ -30,6 +38,7 @@ def ingest(
     workload: Annotated[str | None, typer.Option(help="Workload that was run.")] = None,
     preset: PresetName = None,
     rank_pattern: RankPattern = None,
+    ranks: Ranks = None,
     nsys: NsysPath = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes that read. Default: one per core.")] = None,
     scheduler: Annotated[
@@ -45,7 +54,7 @@ def ingest(
     and profiles may lie at URLs (s3://, gs://, …), with the extra `remote`.
     """
     from dflash_bench.ingest.remote.mirror import mirrored
-    from dflash_bench.ingest.sources import IngestOptions
+    from dflash_bench.ingest.sources import IngestOptions, PartlyReadError
     from dflash_bench.ingest.sources import ingest as ingest_captures
 
     if jobs is not None and scheduler is not None:
@@ -60,17 +69,24 @@ def ingest(
             arm=arm,
             workload=workload,
             rank_pattern=chosen_pattern(preset, rank_pattern),
+            ranks=ranks,
             nsys=nsys,
             jobs=jobs,
             run_tasks=run_tasks,
             is_replace=replace,
         )
+        failure: PartlyReadError | None = None
         with reading_progress() as progress:
-            found = ingest_captures(near if run_tasks is None else [p.absolute() for p in near], options, progress)
+            try:
+                found = ingest_captures(near if run_tasks is None else [p.absolute() for p in near], options, progress)
+            except PartlyReadError as error:
+                found, failure = error.profiles, error
         with transfer_progress() as transferred:
             mirror.publish(transferred, is_replace=replace)
         for profile in found:
             describe(profile, mirror.say(str(profile.path)))
+        if failure is not None:
+            raise failure
     names = " ".join(p.info.run for p in found[:2])
     stdout.print(f"next: dflash-bench {'compare' if len(found) == 2 else 'metrics'} {names}", markup=False)
 
@@ -98,13 +114,24 @@ def describe(profile: Profile, place: str) -> None:
         f"  arm {info.arm or 'not stated'}, device {info.device}, {_ranks(info)}", markup=False, soft_wrap=True
     )
     for process in info.processes:
-        rank = f"rank {process.rank}" if process.rank is not None else "no rank"
+        rank = _rank(info, process)
         counts = (
             f"{process.num_ranges:,} ranges, {process.num_api_calls:,} API calls, {process.num_gpu_work:,} GPU rows"
         )
         stdout.print(f"  {rank}: {counts}", markup=False)
     for finding in info.findings:
         stdout.print(f"  ! {warning_text(finding)}", markup=False, style="yellow", soft_wrap=True)
+
+
+def _rank(info: RunInfo, process: ProcessInfo) -> str:
+    """The rank of a process and what says so."""
+    if process.rank is None:
+        return "core" if process.role == "core" else "no rank"
+    file = info.captures[process.capture].file
+    several = sum(p.capture == process.capture for p in info.processes) > 1
+    where = [f"process {process.pid}"] if several else []
+    where += [file] if file and len(info.captures) > 1 else []
+    return f"rank {process.rank}" + (f" ({process.rank_source}, {', '.join(where)})" if where else "")
 
 
 def _ranks(info: RunInfo) -> str:

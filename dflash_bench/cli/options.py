@@ -48,6 +48,13 @@ RankPattern = Annotated[
     str | None,
     typer.Option(help="Regular expression with a group for the rank in a file's name, where no mark tells it."),
 ]
+Ranks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="mark|name|order|PID=RANK,PID=core,…",
+        help="Where ranks are read, or which process is which: a rank, or the core of an engine that serves others.",
+    ),
+]
 NsysPath = Annotated[Path | None, typer.Option("--nsys", help="The nsys to use, instead of the best one found.")]
 PresetName = Annotated[
     str | None,
@@ -117,12 +124,12 @@ def chosen_reading(preset: str | None, step_range: str | None, agreement_range: 
 
 
 def chosen_pattern(preset: str | None, rank_pattern: str | None) -> str:
-    """How the rank is found in file names: as the command line says, else as the preset knows, else the default."""
+    """How the rank is found in file names: as the command line says, else by the default."""
     from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN
-    from dflash_bench.metrics.presets import PRESETS
 
-    own = None if preset is None else PRESETS[_preset(preset)].rank_pattern
-    return rank_pattern or own or DEFAULT_RANK_PATTERN
+    if preset is not None:
+        _preset(preset)
+    return rank_pattern or DEFAULT_RANK_PATTERN
 
 
 def _preset(name: str) -> Preset:

@@ -6,14 +6,18 @@ import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from dflash_bench import __version__
 from dflash_bench.errors import DataError, UsageError
-from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankMark, assign_ranks, compile_pattern
-from dflash_bench.ingest.rows import Skipped
+from dflash_bench.findings import finding
+from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RangeNames, RankMark, RankRule, assign_ranks
+from dflash_bench.ingest.rows import Skipped, values_of
 from dflash_bench.ingest.source import Source
 from dflash_bench.ingest.steps import write_steps
 from dflash_bench.ingest.tasks import TaskResult, plan
@@ -21,7 +25,7 @@ from dflash_bench.ingest.workers import Progress as Progress
 from dflash_bench.ingest.workers import RunTasks, run_tasks
 from dflash_bench.ingest.writers import unranked_path
 from dflash_bench.layout import Events, part_path
-from dflash_bench.model import Finding, ProcessInfo, RunInfo, Value
+from dflash_bench.model import Finding, ProcessInfo, ProcessRole, RunInfo, Value
 from dflash_bench.profile import Profile, is_profile, open_profile, write_run
 from dflash_bench.whole import hidden, partial_folder
 
@@ -39,7 +43,8 @@ class IngestOptions:
     metric → value) come from the built-in loop. ``captures`` is a folder that moves into the profile with it. ``jobs``:
     how many processes may read (None: one per core); the profile is the same with any number. ``run_tasks``: what
     reads the captures instead of processes of this machine, such as a cluster. ``is_implicit``: another command needs
-    the profile; a name that is taken then gets a suffix instead of an error.
+    the profile; a name that is taken then gets a suffix instead of an error. ``rank_pattern``, ``ranks``: where ranks
+    are read (`ranks.RankRule.of`).
     """
 
     profiles: Path = Path("profiles")
@@ -47,6 +52,7 @@ class IngestOptions:
     arm: str | None = None
     workload: str | None = None
     rank_pattern: str = DEFAULT_RANK_PATTERN
+    ranks: str | None = None
     nsys: Path | None = None
     is_replace: bool = False
     is_implicit: bool = False
@@ -58,9 +64,13 @@ class IngestOptions:
 
 
 def build_profile(
-    exports: Sequence[Source], run: str, options: IngestOptions, progress: Progress | None = None
+    exports: Sequence[Source],
+    run: str,
+    options: IngestOptions,
+    progress: Progress | None = None,
+    unread: Sequence[Path] = (),
 ) -> Profile:
-    """Write ``profiles/<run>`` from the exports of one run and open it.
+    """Write ``profiles/<run>`` from the exports of one run and open it. ``unread``: captures that could not be opened.
 
     The same exports a second time change nothing. Raises UsageError when the name holds another run already and
     DataError when an export cannot be read or holds nothing to measure; then nothing is left behind.
@@ -71,7 +81,11 @@ def build_profile(
         return existing
     with partial_folder(target) as folder:
         parts = _write_events(exports, folder, options, progress)
-        info = _describe(exports, parts, run, options)
+        info = _describe(exports, parts, run, options, folder)
+        if unread:
+            names = ", ".join(path.name for path in unread)
+            lost = finding("capture_unreadable", None, len(unread), names=names)
+            info = replace(info, findings=(*info.findings, lost))
         _move_to_ranks(folder, info)
         write_steps([export.path for export in exports], info, folder)
         write_run(folder, info)
@@ -81,7 +95,8 @@ def build_profile(
 
 def is_read_so(info: RunInfo, options: IngestOptions) -> bool:
     """Whether a run was read with these options, as far as they decide what its profile says."""
-    is_same = info.settings.get("rank_pattern") == options.rank_pattern
+    rule = options.rank_pattern, options.ranks
+    is_same = (info.settings.get("rank_pattern"), info.settings.get("ranks")) == rule
     return is_same and options.arm in (None, info.arm) and options.workload in (None, info.workload)
 
 
@@ -98,7 +113,7 @@ class _Part:
     processes: tuple[ProcessInfo, ...]
     marks: dict[int, RankMark]
     skipped: Skipped
-    arms: tuple[str, ...]
+    duets: dict[int, frozenset[str]]
 
 
 def _existing(target: Path, exports: Sequence[Source], options: IngestOptions) -> Profile | None:
@@ -164,22 +179,26 @@ def _write_events(
 def _part(export: Source, capture: int, results: Sequence[TaskResult]) -> _Part:
     """What the tasks of a capture found, together."""
     skipped, marks, counts = Skipped(), dict(export.stated), dict[tuple[Events, int], int]()
+    duets: dict[int, frozenset[str]] = {}
     for result in results:
         skipped.add_all(result.skipped)
         marks |= result.marks
+        duets |= result.duets
         counts |= result.counts  # each table comes from one task
     # a process that only shows profiler overhead ran nothing that was traced
     ids = sorted({process for table, process in counts if table is not Events.OVERHEAD})
-    processes = tuple(_process_info(process, capture, counts) for process in ids)
+    processes = tuple(_process_info(process, capture, counts, duets.get(process, frozenset())) for process in ids)
     if not any(p.num_ranges or p.num_api_calls or p.num_gpu_work for p in processes):
         raise DataError(
             f"{export.path}: nothing to measure: the capture holds neither NVTX ranges nor CUDA calls nor GPU work",
             hint="capture again with `dflash-bench capture -- CMD`; `dflash-bench doctor` says what is missing",
         )
-    return _Part(processes, marks, skipped, tuple(arm for result in results for arm in result.arms))
+    return _Part(processes, marks, skipped, duets)
 
 
-def _process_info(process: int, capture: int, counts: dict[tuple[Events, int], int]) -> ProcessInfo:
+def _process_info(
+    process: int, capture: int, counts: dict[tuple[Events, int], int], arms: frozenset[str]
+) -> ProcessInfo:
     return ProcessInfo(
         process=process,
         pid=process & 0xFFFFFF,
@@ -187,28 +206,30 @@ def _process_info(process: int, capture: int, counts: dict[tuple[Events, int], i
         rank=None,
         rank_source=None,
         world=None,
-        arm=None,
+        arm=next(iter(arms)) if len(arms) == 1 else None,
         num_ranges=counts.get((Events.RANGES, process), 0),
         num_api_calls=counts.get((Events.API_CALLS, process), 0),
         num_gpu_work=counts.get((Events.GPU_WORK, process), 0),
     )
 
 
-def _describe(exports: Sequence[Source], parts: Sequence[_Part], run: str, options: IngestOptions) -> RunInfo:
+def _describe(
+    exports: Sequence[Source], parts: Sequence[_Part], run: str, options: IngestOptions, folder: Path
+) -> RunInfo:
     marks = {(k, process): mark for k, part in enumerate(parts) for process, mark in part.marks.items()}
     found = [p for part in parts for p in part.processes]
-    names = [export.path.name for export in exports]
-    processes = assign_ranks(found, marks, names, compile_pattern(options.rank_pattern))
+    files, rule = [export.path for export in exports], RankRule.of(options.rank_pattern, options.ranks)
+    range_names = cache(partial(_range_names, folder))
+    processes = assign_ranks(found, marks, files, rule, range_names)
     arms = sorted({p.arm for p in processes if p.arm is not None})
-    if len(arms) > 1:
+    duet = _in_order(frozenset[str]().union(*(own for part in parts for own in part.duets.values())), options)
+    if len(arms) > 1 and not set(arms) <= set(duet):
         raise DataError(f"run {run} mixes the arms {', '.join(arms)}", hint="ingest each arm on its own")
-    in_turn = {arm for part in parts for arm in part.arms}
-    asked = [arm for arm in str(options.settings.get("arms", "")).split() if arm in in_turn]
     worlds = {p.world for p in processes if p.world is not None}
     devices = tuple(dict.fromkeys(name for export in exports for name in export.gpu_names))
     return RunInfo(
         run=run,
-        arm=options.arm or (arms[0] if arms else None),
+        arm=options.arm or (arms[0] if len(arms) == 1 else None),
         workload=options.workload,
         device=_device(exports, processes, devices, options),
         devices=devices,
@@ -217,11 +238,33 @@ def _describe(exports: Sequence[Source], parts: Sequence[_Part], run: str, optio
         tool_version=__version__,
         captures=tuple(export.info for export in exports),
         processes=processes,
-        findings=_findings(exports, parts, processes),
-        settings={"rank_pattern": options.rank_pattern, **options.settings},
-        arms=tuple(dict.fromkeys([*asked, *sorted(in_turn)])),
+        findings=_findings(exports, parts, processes, range_names),
+        settings={
+            "rank_pattern": options.rank_pattern,
+            **({} if options.ranks is None else {"ranks": options.ranks}),
+            **options.settings,
+        },
+        arms=duet,
         counters={rank: dict(values) for rank, values in sorted(options.counters.items())},
     )
+
+
+def _in_order(arms: frozenset[str], options: IngestOptions) -> tuple[str, ...]:
+    """The arms of a duet as they were asked for, where that is known: the marks come in a random order."""
+    asked = str(options.settings.get("arms") or "").split()
+    return tuple(sorted(arms, key=lambda arm: (asked.index(arm) if arm in asked else len(asked), arm)))
+
+
+def _range_names(folder: Path, process: ProcessInfo) -> frozenset[str]:
+    """The names of a process's ranges, which are written already."""
+    file = folder / unranked_path(Events.RANGES, process.capture, process.process)
+    if not file.exists():
+        return frozenset()
+    with pq.ParquetFile(file) as parquet:
+        names = parquet.read(["name"], use_threads=False).column("name")
+    # a dictionary may hold names of other processes too
+    used = ((chunk.dictionary.to_pylist(), set(values_of(chunk.indices).tolist())) for chunk in names.chunks)
+    return frozenset(found[code] for found, codes in used for code in codes)
 
 
 def _device(
@@ -238,24 +281,40 @@ def _device(
 
 
 def _findings(
-    exports: Sequence[Source], parts: Sequence[_Part], processes: Sequence[ProcessInfo]
+    exports: Sequence[Source], parts: Sequence[_Part], processes: Sequence[ProcessInfo], range_names: RangeNames
 ) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for k, (export, part) in enumerate(zip(exports, parts, strict=True)):
         ranks = {p.rank for p in processes if p.capture == k}
         found += export.findings(part.skipped, ranks.pop() if len(ranks) == 1 else None)
-    unranked = [p for p in processes if p.rank is None]
-    if unranked:
-        what = "1 process has" if len(unranked) == 1 else f"{len(unranked)} processes have"
-        calls, work = sum(p.num_api_calls for p in unranked), sum(p.num_gpu_work for p in unranked)
-        text = f"{what} no rank (a launcher, a helper); {calls:,} API calls and {work:,} GPU rows are kept apart"
-        found.append(Finding("process_without_rank", None, len(unranked), text))
+    found += _without_rank(processes, range_names)
     worlds = {p.world for p in processes if p.world is not None}
     missing = sorted(set(range(max(worlds))) - {p.rank for p in processes}) if worlds else []
     if missing:
         some = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
         found.append(Finding("rank_missing", None, len(missing), f"no capture of rank {some} (world {max(worlds)})"))
     return tuple(found)
+
+
+def _without_rank(processes: Sequence[ProcessInfo], range_names: RangeNames) -> Iterator[Finding]:
+    """What is known of the processes that are no rank: a worker's CUDA, an engine's core, or a launcher."""
+    ranks = [p for p in processes if p.rank is not None]
+    rest = [p for p in processes if p.rank is None and p.role is not ProcessRole.CORE]
+    if ranks and not any(p.num_api_calls or p.num_gpu_work for p in ranks):
+        cuda = [p for p in rest if p.num_gpu_work]
+        rest = [p for p in rest if p not in cuda]
+        if cuda:
+            calls, pids = sum(p.num_api_calls for p in cuda), ", ".join(str(p.pid) for p in cuda)
+            yield finding("cuda_in_another_process", None, calls, ranges=ranks[0].pid, cuda=pids)
+    for process in (p for p in rest if p.num_ranges):
+        names = sorted(range_names(process))
+        some = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        yield finding("process_unassigned", None, process.num_ranges, pid=process.pid, names=some)
+    if others := [p for p in rest if not p.num_ranges]:
+        what = "1 process has" if len(others) == 1 else f"{len(others)} processes have"
+        calls, work = sum(p.num_api_calls for p in others), sum(p.num_gpu_work for p in others)
+        text = f"{what} no rank (a launcher, a helper); {calls:,} API calls and {work:,} GPU rows are kept apart"
+        yield Finding("process_without_rank", None, len(others), text)
 
 
 def _move_to_ranks(folder: Path, info: RunInfo) -> None:

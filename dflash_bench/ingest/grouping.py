@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dflash_bench.ingest.build import MAX_NAME_BYTES
 from dflash_bench.ingest.nsys.reports import export_stem
-from dflash_bench.ingest.ranks import rank_in_name
+from dflash_bench.ingest.ranks import rank_in_name, run_folder
 from dflash_bench.ingest.source import Source
 from dflash_bench.ingest.torch.trace import looks_like_trace, trace_stem
 
@@ -22,9 +22,8 @@ def into_runs(exports: Sequence[Source], pattern: re.Pattern[str]) -> list[list[
     by_arm: dict[tuple[Path, str], list[Source]] = {}
     for export in exports:
         arms = sorted({mark.arm or "" for mark in marks[export.path]})
-        by_arm.setdefault((export.path.parent, arms[0] if arms else f"\0{_stem(export.path, pattern)}"), []).append(
-            export
-        )
+        key = run_folder(export.path), arms[0] if arms else f"\0{_stem(export.path, pattern)}"
+        by_arm.setdefault(key, []).append(export)
     groups = []
     for group in by_arm.values():
         ranks = [mark.rank for export in group for mark in marks[export.path]]
@@ -52,7 +51,7 @@ def run_names(groups: Sequence[Sequence[Source]], pattern: re.Pattern[str]) -> l
     where the folders are called the same too, a number.
     """
     names = [_run_name(group, pattern) for group in groups]
-    folders = [group[0].path.resolve().parent.name for group in groups]
+    folders = [run_folder(group[0].path.resolve()).name for group in groups]
     found: list[str] = []
     for name, folder in zip(names, folders, strict=True):
         wanted = _as_name(f"{folder}-{name}") if names.count(name) > 1 else name
@@ -64,7 +63,7 @@ def run_names(groups: Sequence[Sequence[Source]], pattern: re.Pattern[str]) -> l
 def _run_name(group: Sequence[Source], pattern: re.Pattern[str]) -> str:
     stems = list(dict.fromkeys(_stem(export.path, pattern) for export in group))
     name = stems[0] if len(stems) == 1 or not stems[0] else f"{stems[0]}-and-{len(stems) - 1}-more"
-    return _as_name(name or group[0].path.resolve().parent.name) or "run"
+    return _as_name(name or run_folder(group[0].path.resolve()).name) or "run"
 
 
 def suffixed(name: str, suffix: str) -> str:

@@ -7,12 +7,13 @@ already is not read again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
 
-from dflash_bench.errors import BenchError, UsageError
+from dflash_bench.errors import BenchError, CaptureError, DataError, UsageError
 from dflash_bench.ingest.build import IngestOptions as IngestOptions
 from dflash_bench.ingest.build import Progress, build_profile, is_read_so
 from dflash_bench.ingest.fingerprint import fingerprint
@@ -20,9 +21,9 @@ from dflash_bench.ingest.grouping import into_runs, run_names, suffixed
 from dflash_bench.ingest.nsys.folder_tables import FOLDER_ENDINGS, is_folder_export
 from dflash_bench.ingest.nsys.reports import CAPTURE_SUFFIXES, is_superseded, to_export
 from dflash_bench.ingest.nsys.source import open_export
-from dflash_bench.ingest.ranks import compile_pattern
+from dflash_bench.ingest.ranks import RankRule, natural, run_folder
 from dflash_bench.ingest.source import Source
-from dflash_bench.ingest.torch.trace import ENGINE_SUFFIXES, looks_like_trace, open_trace
+from dflash_bench.ingest.torch.trace import ENGINE_SUFFIXES, is_trace, looks_like_trace, open_trace
 from dflash_bench.profile import Profile, is_profile, open_profile
 from dflash_bench.whole import partial_folder
 
@@ -94,26 +95,72 @@ def _is_capture(source: str, options: IngestOptions) -> bool:
 
 
 def ingest(paths: Sequence[Path], options: IngestOptions, progress: Progress | None = None) -> tuple[Profile, ...]:
-    """Make profiles of captures, one for each run among them. Raises as `resolve` and `build_profile` do."""
-    pattern = compile_pattern(options.rank_pattern)
+    """Make profiles of captures, one for each run among them.
+
+    Raises as `resolve` and `build_profile` do; PartlyReadError, with the profiles that were made, when some captures or
+    runs could not be read and others could.
+    """
+    rule = RankRule.of(options.rank_pattern, options.ranks)
     files = expand(paths, options.profiles)
-    prints = [fingerprint(path) for path in files]
-    if options.run is None and not options.is_replace and (found := _already(prints, options)):
-        return found
+    if options.run is None and not options.is_replace:
+        # a file that cannot be looked at is told of when it is opened
+        with suppress(DataError):
+            if found := _already({fingerprint(path) for path in files}, options):
+                return found
     # beside the profiles: there the next ingest clears up what a killed one leaves
     with partial_folder(options.profiles / "scratch") as scratch:
-        exports: list[Source] = []
-        for k, path in enumerate(files):
-            # two reports of one name, in two folders, must not become one file
-            own = scratch / str(k)
-            own.mkdir()
-            exports.append(open_capture(path, own, options.nsys))
-        if options.run is not None:
-            # a name for all makes them one run
-            return (_build(exports, options.run, options, progress),)
-        groups = into_runs(exports, pattern)
-        names = run_names(groups, pattern)
-        return tuple(_build(group, run, options, progress) for group, run in zip(groups, names, strict=True))
+        opened, unread = _opened(files, scratch, options)
+        # a name for all makes them one run
+        groups = [opened] if options.run is not None else into_runs(opened, rule.pattern)
+        names = run_names(groups, rule.pattern) if options.run is None else [options.run]
+        made: list[Profile] = []
+        for group, run in zip(groups, names, strict=True):
+            folders = {run_folder(source.path) for source in group}
+            beside = [path for path in unread if options.run is not None or run_folder(path) in folders]
+            try:
+                made.append(_build(group, run, options, progress, beside))
+            except DataError as error:
+                if len(groups) == 1 and not unread:
+                    raise
+                unread |= {source.path: error for source in group}
+    if unread:
+        raise _partly_read(made, unread)
+    return tuple(made)
+
+
+def _opened(
+    files: Sequence[Path], scratch: Path, options: IngestOptions
+) -> tuple[list[Source], dict[Path, BenchError]]:
+    """The captures that can be opened, and why the others cannot. Raises where it is all of them."""
+    found: list[Source] = []
+    failed: dict[Path, BenchError] = {}
+    for k, path in enumerate(files):
+        # two reports of one name, in two folders, must not become one file
+        own = scratch / str(k)
+        own.mkdir()
+        try:
+            found.append(open_capture(path, own, options.nsys))
+        except (DataError, CaptureError) as error:
+            failed[path] = error
+    if failed and not found:
+        raise next(iter(failed.values())) if len(failed) == 1 else _partly_read((), failed)
+    return found, failed
+
+
+def _partly_read(made: Sequence[Profile], failed: Mapping[Path, BenchError]) -> PartlyReadError:
+    reasons = "\n".join(f"  {error.text}" for error in dict.fromkeys(failed.values()))
+    text = f"{len(failed)} of the captures could not be read:\n{reasons}"
+    if made:
+        text += f"\nread and kept: {', '.join(profile.info.run for profile in made)}"
+    return PartlyReadError(text, tuple(made), hint=next((e.hint for e in failed.values() if e.hint), None))
+
+
+class PartlyReadError(DataError):
+    """Some captures could not be read. ``profiles``: what was made of the others."""
+
+    def __init__(self, text: str, profiles: tuple[Profile, ...], *, hint: str | None = None) -> None:
+        super().__init__(text, hint=hint)
+        self.profiles = profiles
 
 
 def open_capture(path: Path, scratch: Path, nsys: Path | None = None) -> Source:
@@ -158,8 +205,8 @@ def _without_captures(folder: Path) -> UsageError:
 
 def _captures_in(folder: Path, profiles: Path | None) -> list[Path]:
     known = (*CAPTURE_SUFFIXES, *ENGINE_SUFFIXES)
-    within = sorted(folder.rglob("*"))
-    found = [p for p in within if (p.name.endswith(known) and p.is_file()) or is_folder_export(p)]
+    within = sorted(folder.rglob("*"), key=natural)
+    found = [p for p in within if (p.name.endswith(known) and p.is_file()) or is_folder_export(p) or is_trace(p)]
     found = [p for p in found if not is_superseded(p)]
     if profiles is None or folder.resolve().is_relative_to(profiles.resolve()):
         return found
@@ -183,22 +230,23 @@ def _profile_folders(folder: Path) -> list[Path]:
     return [path for path in found if not path.name.startswith(".")]
 
 
-def _already(prints: Iterable[str], options: IngestOptions) -> tuple[Profile, ...]:
-    """Profiles that hold exactly these captures, read the same way; empty when some capture is in none."""
-    wanted, found = set(prints), []
+def _already(wanted: set[str], options: IngestOptions) -> tuple[Profile, ...]:
+    """Profiles that hold exactly the captures of these fingerprints, read the same way; empty where one is in none."""
+    found = []
     for profile in profiles_in(options.profiles):
-        info = profile.info
-        own = {c.fingerprint for c in info.captures}
-        if own <= wanted and is_read_so(info, options):
+        own = {c.fingerprint for c in profile.info.captures}
+        if own <= wanted and is_read_so(profile.info, options):
             found.append(profile)
             wanted -= own
     return tuple(reversed(found)) if not wanted else ()
 
 
-def _build(group: Sequence[Source], run: str, options: IngestOptions, progress: Progress | None) -> Profile:
+def _build(
+    group: Sequence[Source], run: str, options: IngestOptions, progress: Progress | None, unread: Sequence[Path]
+) -> Profile:
     try:
-        return build_profile(group, run, options, progress)
+        return build_profile(group, run, options, progress, unread)
     except UsageError:
         if not options.is_implicit:
             raise
-        return build_profile(group, suffixed(run, f"-{group[0].info.fingerprint[:8]}"), options, progress)
+        return build_profile(group, suffixed(run, f"-{group[0].info.fingerprint[:8]}"), options, progress, unread)

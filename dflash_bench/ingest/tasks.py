@@ -5,10 +5,11 @@ The tasks of a run, and so the bytes of its profile, depend on the captures alon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from dflash_bench.layout import Events
 _MAX_FILES = 900
 """Files that a task writes at most, one per table and process: a program may have 1,024 open where nobody says more."""
 
+Told = TypeVar("Told")
 OnRows = Callable[[int], None]
 """Called with the number of rows that were read since the last call."""
 
@@ -42,15 +44,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task wrote and met.
-
-    ``counts``: rows by (table, process); ``marks``: ranks by process; ``arms``: those that take turns in a duet.
-    """
+    """What a task wrote and met. ``counts``: rows by (table, process); ``marks``: ranks by process; ``duets``: the arms
+    that a process ran in turn."""
 
     counts: dict[tuple[Events, int], int]
     marks: dict[int, RankMark]
     skipped: Skipped
-    arms: tuple[str, ...] = ()
+    duets: dict[int, frozenset[str]]
 
 
 def plan(exports: Sequence[Source], folder: Path) -> tuple[Task, ...]:
@@ -68,7 +68,7 @@ def run_task(task: Task, on_rows: OnRows | None = None) -> TaskResult:
     Raises DataError when the capture is damaged, or its processes are too many to be true, and OSError when the rows
     cannot be written.
     """
-    skipped, marks, arms = Skipped(), dict[int, RankMark](), list[str]()
+    skipped, marks, duets = Skipped(), dict[int, RankMark](), dict[int, frozenset[str]]()
     with ExitStack() as stack:
         writers = Writers(task.folder, task.capture, stack)
         for batch in task.source.stream(skipped, task.section):
@@ -79,20 +79,19 @@ def run_task(task: Task, on_rows: OnRows | None = None) -> TaskResult:
                     hint="copy or export the file again",
                 )
             if batch.table is Events.MARKS:
-                marks |= _rank_marks(batch)
-                arms += [
-                    found.arm for text in batch.columns["text"].dictionary.to_pylist() if (found := duet_mark(text))
-                ]
+                marks |= {process: mark for mark, own in _told_by(batch, RankMark.parse) for process in own}
+                for mark, own in _told_by(batch, duet_mark):
+                    duets |= {process: duets.get(process, frozenset()) | {mark.arm} for process in own}
             if on_rows is not None:
                 on_rows(len(batch.process))
         writers.close()
-    return TaskResult(writers.counts, marks, skipped, tuple(dict.fromkeys(arms)))
+    return TaskResult(writers.counts, marks, skipped, duets)
 
 
-def _rank_marks(batch: Batch) -> dict[int, RankMark]:
-    texts, found = batch.columns["text"], dict[int, RankMark]()
+def _told_by(batch: Batch, read: Callable[[str], Told | None]) -> Iterator[tuple[Told, list[int]]]:
+    """What marks say, as far as ``read`` makes something of their text, with the processes that say so."""
+    texts = batch.columns["text"]
     for position, text in enumerate(texts.dictionary.to_pylist()):
-        if (mark := RankMark.parse(text)) is not None:
+        if (told := read(text)) is not None:
             rows = np.flatnonzero(values_of(texts.indices) == position)
-            found |= {int(process): mark for process in np.unique(batch.process[rows])}
-    return found
+            yield told, np.unique(batch.process[rows]).tolist()

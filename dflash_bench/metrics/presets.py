@@ -35,11 +35,10 @@ class Preset(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineNames:
-    """How one engine names things. ``rank_pattern``: its rank in file names, None if the default finds it."""
+    """How one engine names things."""
 
     reading: Reading
     rules: tuple[Rule, ...] = ()
-    rank_pattern: str | None = None
 
 
 def _rules(*pairs: tuple[str, str]) -> tuple[Rule, ...]:
@@ -53,7 +52,6 @@ PRESETS: dict[Preset, EngineNames] = {
     Preset.SGLANG: EngineNames(
         Reading(step=r"scheduler\.run_batch", prepare="scheduler.get_next_batch_to_run"),
         LAYER_MARKER + _rules((r"(?P<stage>scheduler\.\w+)\W.*", r"\g<stage>")),
-        r"(?:TP|rank)[-_.]?(?P<rank>\d+)",
     ),
     Preset.VLLM: EngineNames(
         Reading(

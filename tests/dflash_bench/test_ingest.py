@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from handmade import Call, Range, Work, mark, write
 
-from dflash_bench.errors import UsageError
+from dflash_bench.errors import ExitCode, UsageError
 from dflash_bench.ingest.build import build_profile
 from dflash_bench.ingest.nsys.source import open_export
 from dflash_bench.ingest.sources import IngestOptions, ingest
@@ -224,15 +224,15 @@ def test_without_a_mark_the_rank_comes_from_the_file_name(run, tmp_path):
         write(tmp_path / f"x.rank{k}.sqlite", STEPS)
     said = run("ingest", tmp_path, "--run", "x").stdout
     assert "3 ranks, read from the file name" in said
-    assert [line.strip()[:7] for line in said.splitlines() if "ranges," in line] == ["rank 0:", "rank 1:", "rank 11"]
+    assert [line.split()[1] for line in said.splitlines() if "ranges," in line] == ["0", "1", "11"]
 
 
 def test_a_pattern_reads_the_rank_of_other_file_names(run, tmp_path):
     for k in (2, 5):
         write(tmp_path / f"gpu{k}-node.sqlite", STEPS)
     said = run("ingest", tmp_path, "--run", "x", "--rank-pattern", r"gpu(\d+)").stdout
-    assert "rank 2: 5 ranges" in said
-    assert "rank 5: 5 ranges" in said
+    assert "rank 2 (file name, gpu2-node.sqlite): 5 ranges" in said
+    assert "rank 5 (file name, gpu5-node.sqlite): 5 ranges" in said
 
 
 def test_without_either_the_rank_is_the_order_of_processes_that_did_something(run, tmp_path):
@@ -249,7 +249,7 @@ def test_with_marks_a_process_without_one_is_no_rank(run, tmp_path):
     rows = [mark(0, 1, pid=20), Range("decode_step", 0, 9, pid=20), Range("import", 0, 9, pid=10, tid=10)]
     said = run("ingest", write(tmp_path / "a.sqlite", rows)).stdout
     assert "no rank: 1 ranges" in said
-    assert "1 process has no rank" in said
+    assert "process 10 holds 1 ranges (import) and is no rank" in said
 
 
 def merged(path, parts):
@@ -524,3 +524,33 @@ def test_a_profile_of_the_first_format_is_read(tmp_path, h200, profiles):
     found = old.frame("api_calls")
     assert found.return_value.isna().all()
     assert found.drop(columns="return_value").equals(new.drop(columns="return_value"))
+
+
+def test_one_bad_file_does_not_stop_the_others(tmp_path, cli):
+    """What was read is kept and told, what was not is told with its reason, and the exit code is that of bad data."""
+    for run in ("a", "b"):
+        (tmp_path / "in" / run).mkdir(parents=True)
+        for rank in (0, 1):
+            write(tmp_path / "in" / run / f"rank{rank}.sqlite", STEPS)
+    (tmp_path / "in" / "b" / "rank1.sqlite").write_bytes(b"<html>not found</html>")
+    found = cli("ingest", tmp_path / "in", "--profiles", tmp_path / "p")
+    assert found.exit_code == ExitCode.BAD_DATA
+    assert "rank1.sqlite: not a SQLite database (an HTML page, as a failed download leaves)" in found.stderr
+    assert "read and kept: a, b" in found.stderr
+    assert (tmp_path / "p" / "a" / "run.json").exists()
+    assert "1 of the captures beside these could not be read (rank1.sqlite)" in found.stdout
+    assert [path.name for path in (tmp_path / "p").iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_run_that_cannot_be_made_does_not_stop_the_others(tmp_path, cli):
+    """A capture that opens and is damaged further in."""
+    for run in ("a", "b"):
+        (tmp_path / "in" / run).mkdir(parents=True)
+        write(tmp_path / "in" / run / "rank0.sqlite", STEPS)
+    with closing(sqlite3.connect(tmp_path / "in" / "b" / "rank0.sqlite")) as db, db:
+        db.execute("UPDATE NVTX_EVENTS SET start = 'x'")
+    found = cli("ingest", tmp_path / "in", "--profiles", tmp_path / "p")
+    assert found.exit_code == ExitCode.BAD_DATA
+    assert "in/b/rank0.sqlite: damaged: column start holds" in found.stderr
+    assert "read and kept: a" in found.stderr
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["a"]

@@ -47,7 +47,7 @@ def rows(profile: Profile) -> dict[tuple[Events, int], list[dict[str, object]]]:
 
 def said(info: RunInfo) -> RunInfo:
     """What a profile says of itself, less what tells its files apart."""
-    captures = tuple(replace(c, fingerprint="", size_bytes=0) for c in info.captures)
+    captures = tuple(replace(c, fingerprint="", size_bytes=0, file=None) for c in info.captures)
     return replace(info, run="", created_utc="", captures=captures)
 
 

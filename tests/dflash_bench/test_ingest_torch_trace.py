@@ -253,3 +253,54 @@ def test_operators_and_python_frames_are_kept_without_folders(tmp_path):
         ["python", "torch/nn/module.py(5): _call", 9_000, 18_000],
     ]
     assert [f.code for f in profile.info.findings] == ["operator_without_time"]
+
+
+def test_what_a_trace_says_of_itself_is_read_behind_its_events_too(tmp_path):
+    """Some writers put the list of events first: rank, device and clock stand at the end of the file then."""
+    for rank in (0, 1):
+        path = write_trace(tmp_path / "made.json", Spec(rows=2000, ranks=2), rank)
+        whole = json.loads(path.read_text())
+        first = {"traceEvents": whole.pop("traceEvents"), **whole}
+        for name, opener in ((f"{rank}.trace.json", open), (f"{rank}.trace.json.gz", gzip.open)):
+            with opener(tmp_path / name, "wt") as file:
+                json.dump(first, file)
+            assert open_trace(tmp_path / name).stated == open_trace(path).stated
+            assert open_trace(tmp_path / name).gpu_names == open_trace(path).gpu_names
+            assert open_trace(tmp_path / name).info.session_start_utc_ns == BASE_NS
+
+
+def two_in_one(path, pid):
+    """The traces of two ranks merged into one, the second rank's processes called by ``pid``."""
+    events = []
+    for k, own in enumerate((576, pid)):
+        for step in range(3):
+            t = 1000 * step + 300 * k
+            events += [
+                {"ph": "X", "cat": "user_annotation", "name": "decode_step", "pid": own, "tid": 1, "ts": t, "dur": 900},
+                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": own, "tid": 1, "ts": t + 10,
+                 "dur": 5, "args": {"correlation": step + 1}},
+                {"ph": "X", "cat": "kernel", "name": "k", "pid": k, "tid": 7, "ts": t + 20, "dur": 50,
+                 "args": {"device": 0, "stream": 7, "correlation": step + 1}},
+            ]  # fmt: skip
+    path.write_text(json.dumps({"deviceProperties": [], "traceEvents": events}))
+    return path
+
+
+@pytest.mark.parametrize("pid", [577, "rank 1"])
+def test_merged_traces_of_several_ranks_are_refused_with_advice(tmp_path, pid):
+    path = two_in_one(tmp_path / "merged.json", pid)
+    with pytest.raises(DataError, match=rf"several processes merged into one \(576, {pid}\)") as refused:
+        ingest([path], IngestOptions(profiles=tmp_path / "profiles"))
+    assert refused.value.hint == "pass the traces of single ranks, one file each, in one folder"
+    assert not list((tmp_path / "profiles").glob("*/run.json"))
+
+
+def test_traces_of_any_name_are_found_in_a_folder_and_other_json_is_not(tmp_path):
+    (tmp_path / "in").mkdir()
+    for rank in (0, 1):
+        write_trace(tmp_path / "in" / f"trace-rank-{rank}.json", Spec(rows=1000, ranks=2), rank)
+    (tmp_path / "in" / "run.json").write_text('{"format_version": 1}')
+    (tmp_path / "in" / "perfetto.json").write_text('{"traceEvents": [{"ph": "X", "name": "step", "ts": 0, "dur": 1}]}')
+    (profile,) = ingest([tmp_path / "in"], IngestOptions(profiles=tmp_path / "profiles"))
+    assert [c.file for c in profile.info.captures] == ["trace-rank-0.json", "trace-rank-1.json"]
+    assert profile.info.ranks == (0, 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from generator import Fault, Spec, write_export
 
-from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, compile_pattern, rank_in_name
+from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankRule, ranks_in_names
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.events.names import REST, short_name, short_names
 from dflash_bench.metrics.measure import measure
@@ -58,18 +58,16 @@ def test_the_step_of_each_engine_is_found(preset: Preset, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "file", "rank"),
+    ("file", "rank"),
     [
-        (Preset.SGLANG, "1699999999.12-TP-3.trace.json.gz", 3),
-        (Preset.SGLANG, "1699999999.12-TP-3-DP-1.trace.json.gz", 3),
-        (Preset.SGLANG, "run_rank2.sqlite", 2),
-        (Preset.VLLM, "dp0_pp0_tp1_dcp0_ep1_rank5.1699.pt.trace.json.gz", 5),
-        (Preset.DFLASH_BENCH, "run_rank2.sqlite", 2),
+        ("1699999999.12-TP-3.trace.json.gz", 3),
+        ("1699999999.12-TP-3-DP-1.trace.json.gz", 3),
+        ("run_rank2.sqlite", 2),
+        ("dp0_pp0_tp1_dcp0_ep1_rank5.1699.pt.trace.json.gz", 5),
     ],
 )
-def test_the_rank_is_read_as_the_engine_writes_it(preset: Preset, file: str, rank: int) -> None:
-    pattern = compile_pattern(PRESETS[preset].rank_pattern or DEFAULT_RANK_PATTERN)
-    assert rank_in_name(file, pattern) == rank
+def test_the_rank_is_read_as_the_engine_writes_it(file: str, rank: int) -> None:
+    assert ranks_in_names([Path(file)], RankRule.of(DEFAULT_RANK_PATTERN).pattern) == [rank]
 
 
 def test_every_preset_has_names_and_is_offered() -> None:

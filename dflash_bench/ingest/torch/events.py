@@ -48,6 +48,8 @@ class EventRows:
 
     rows: dict[Events, list[tuple[Any, ...]]] = field(default_factory=dict)
     num_unnamed: int = 0
+    callers: set[object] = field(default_factory=set)
+    """The processes that make CUDA calls, as the events call them: the profiler traces one."""
 
     def add(self, event: dict[str, Any], process: int) -> Events | None:
         """Keep an event's row. Returns its table when a batch of that is full."""
@@ -58,6 +60,7 @@ class EventRows:
             table, row = Events.GPU_WORK, _work_row(event, process, _WORK[category])
         elif category in _CALL:
             table, row = Events.API_CALLS, _call_row(event, process)
+            self.callers.add(pid if isinstance(pid := event.get("pid"), int | str) else None)
         elif category in _RANGE:
             table, row = Events.RANGES, _range_row(event, process)
         elif category in _OPERATOR:

@@ -12,10 +12,11 @@ profiler puts into names (``ProfilerStep#12``) are taken off.
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -30,6 +31,11 @@ from dflash_bench.ingest.torch.json_stream import JsonStream, JsonStreamError
 from dflash_bench.model import CaptureInfo, Finding, RankSource, Recorder
 
 _TRACE_SUFFIXES = (".json", ".json.gz")
+_FACTS = frozenset({"distributedInfo", "deviceProperties", "baseTimeNanoseconds"})
+_TAIL_CHARS = 1 << 20
+_PROFILERS_WORD = re.compile(
+    r'"(distributedInfo|deviceProperties|baseTimeNanoseconds|schemaVersion|Ev Idx|External id)"'
+)
 ENGINE_SUFFIXES = (".trace.json", ".trace.json.gz")
 """How engines name their traces: in a folder only these are taken for traces, since other JSON lies beside captures."""
 _HEAD_EVENTS = 100_000
@@ -83,6 +89,8 @@ class TorchTrace:
             for name, event in JsonStream(file).members("traceEvents"):
                 if name != "traceEvents" or not isinstance(event, dict):
                     continue
+                if len(waiting.callers) > 1:
+                    raise _merged(self.path, waiting.callers)
                 try:
                     full = waiting.add(event, self.process)
                 except NoEventError as reason:
@@ -90,6 +98,8 @@ class TorchTrace:
                     continue
                 if full is not None:
                     yield waiting.take(full)
+            if len(waiting.callers) > 1:
+                raise _merged(self.path, waiting.callers)
             for table in list(waiting.rows):
                 yield waiting.take(table)
             skipped.add("name_missing", waiting.num_unnamed)
@@ -115,6 +125,7 @@ def open_trace(path: Path) -> TorchTrace:
     if process is None:
         what = "no event of a host process" if num_events else "JSON, but no events in a list traceEvents"
         raise DataError(f"{path}: no torch-profiler trace: {what}", hint="pass a trace that export_chrome_trace wrote")
+    about |= _behind_the_events(path, _FACTS - about.keys())
     ranks = about.get("distributedInfo")
     base = about.get("baseTimeNanoseconds")
     return TorchTrace(
@@ -135,6 +146,40 @@ def open_trace(path: Path) -> TorchTrace:
         world=_count(ranks, "world_size"),
         gpu_names=_gpu_names(about.get("deviceProperties")),
     )
+
+
+def _merged(path: Path, callers: set[object]) -> DataError:
+    pids = ", ".join(sorted(map(str, callers)))
+    text = f"{path}: traces of several processes merged into one ({pids}): which GPU work is whose cannot be told"
+    return DataError(text, hint="pass the traces of single ranks, one file each, in one folder")
+
+
+def _behind_the_events(path: Path, names: frozenset[str] | set[str]) -> dict[str, Any]:
+    """What the file says of itself behind its events, where some writers put it: looked for at its end, as text."""
+    if not names:
+        return {}
+    with _reading(path) as file:
+        tail = ""
+        while piece := file.read(_TAIL_CHARS):
+            tail = tail[-_TAIL_CHARS:] + piece
+    found = {}
+    for name in names:
+        place = tail.rfind(f'"{name}"')
+        value = re.compile(r"\s*:\s*").match(tail, place + len(name) + 2) if place >= 0 else None
+        if value is not None:
+            with suppress(ValueError):
+                found[name] = json.JSONDecoder().raw_decode(tail, value.end())[0]
+    return found
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a JSON file of any name is a torch-profiler trace, as far as its head tells."""
+    if not looks_like_trace(path) or path.name.endswith(ENGINE_SUFFIXES) or not path.is_file():
+        return False
+    with suppress(DataError), _reading(path) as file:
+        head = file.read(_TAIL_CHARS // 8)
+        return '"traceEvents"' in head and _PROFILERS_WORD.search(head) is not None
+    return False
 
 
 def looks_like_trace(path: Path) -> bool:
