@@ -54,7 +54,7 @@ def test_page_16_under_nsys(tmp_path):
         (["--spec", "dflash", "--page-size", "32"], 47),
         (["--spec", "dflash", "--page-size", "1"], 102),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
 def test_counts_follow_from_page_size_and_lengths(tmp_path, words, num_alloc):
     run = capture(SGLANG, tmp_path, *words)
