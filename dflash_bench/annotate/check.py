@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_bench.annotate.table import Entry, Expression, RangeEntry, RankEntry, Table, Target
+from dflash_bench.annotate.table import AnnotationTable, Entry, Expression, RangeEntry, RankEntry, Target
 from dflash_bench.errors import UsageError
 
 _Read = Callable[[str], str | None]
@@ -25,7 +25,7 @@ class Checked:
     problem: str | None
 
 
-def check_table(table: Table, sources: Path, version: str | None) -> list[Checked]:
+def check_table(table: AnnotationTable, sources: Path, version: str | None) -> list[Checked]:
     """Every target of the entries that are meant for `version`; `sources` is a wheel or a folder of packages.
 
     Raises UsageError when it is neither.
@@ -45,7 +45,7 @@ def _text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
-def _check(table: Table, read: _Read, version: str | None) -> list[Checked]:
+def _check(table: AnnotationTable, read: _Read, version: str | None) -> list[Checked]:
     found = []
     for entry in table.of_version(version):
         name = entry.name if isinstance(entry, RangeEntry) else type(entry).__name__.removesuffix("Entry").lower()
@@ -54,23 +54,36 @@ def _check(table: Table, read: _Read, version: str | None) -> list[Checked]:
 
 
 def _problem(read: _Read, target: Target, entry: Entry) -> str | None:
-    stem = target.module.replace(".", "/")
-    text = read(f"{stem}.py") or read(f"{stem}/__init__.py")
-    if text is None:
-        return f"there is no module {target.module}"
-    body = ast.parse(text).body
-    function: ast.stmt | None = None
-    for part in target.path.split("."):
-        function = next((node for node in _definitions(body) if _name(node) == part), None)
-        if function is None:
-            return f"there is no {target.path} in {target.module}"
-        body = getattr(function, "body", [])
+    function = _definition(read, target)
+    if isinstance(function, str):
+        return function
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
         return f"{target.path} is no function"
     if target != entry.target:  # it only closes
         return None
     unknown = sorted(name for code in _codes(entry) for name in _unknown(code, function))
     return f"{target.path} has no parameter {unknown[0]}" if unknown else None
+
+
+def _definition(read: _Read, target: Target) -> ast.stmt | str:
+    """The statement that defines it, in another module where this one has it from there; or what is wrong."""
+    stem = target.module.replace(".", "/")
+    text = read(f"{stem}.py") or read(f"{stem}/__init__.py")
+    if text is None:
+        return f"there is no module {target.module}"
+    first, *rest = target.path.split(".")
+    top = _definitions(ast.parse(text).body)
+    found = next((node for node in top if _name(node) == first), None)
+    if found is None:
+        for node in top:
+            if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                for alias in node.names:
+                    if (alias.asname or alias.name) == first:
+                        return _definition(read, Target(node.module, ".".join((alias.name, *rest))))
+    for part in rest:
+        inner = _definitions(getattr(found, "body", []))
+        found = next((node for node in inner if _name(node) == part), None)
+    return found or f"there is no {target.path} in {target.module}"
 
 
 def _definitions(body: list[ast.stmt]) -> list[ast.stmt]:

@@ -17,12 +17,12 @@ from typing import Any
 from dflash_bench.annotate.sinks import AnnotationSink, Emit, SinkKind, make_sink
 from dflash_bench.annotate.table import (
     NEXT_CALL,
+    AnnotationTable,
     BeforeEntry,
     Entry,
     Expression,
     RangeEntry,
     RankEntry,
-    Table,
     Target,
     read_table,
 )
@@ -50,7 +50,7 @@ REPEAT_STEPS = 128
 class Annotation:
     """What one process emits. ``version`` is that of the engine, None where it states none."""
 
-    def __init__(self, table: Table, sink: AnnotationSink, version: str | None, arm: str) -> None:
+    def __init__(self, table: AnnotationTable, sink: AnnotationSink, version: str | None, arm: str) -> None:
         self._table, self._sink, self._version, self._arm = table, sink, version, arm
         self._spans: dict[str, NamedRange] = {}
         self._holds: dict[int, Hold] = {}

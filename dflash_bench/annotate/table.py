@@ -161,7 +161,7 @@ Entry = RangeEntry | RankEntry | BeforeEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class AnnotationTable:
     """Everything that is wrapped of one engine. ``package`` is the distribution whose version the spans mean."""
 
     engine: str
@@ -201,7 +201,7 @@ def table_file(name: str) -> Path:
     return path.resolve()
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> AnnotationTable:
     """Raises UsageError, with the entry that is wrong, when the file is no table."""
     try:
         table = _table(tomllib.loads(path.read_text(encoding="utf-8")))
@@ -212,9 +212,9 @@ def read_table(path: Path) -> Table:
     return table
 
 
-def _table(data: dict[str, Any]) -> Table:
+def _table(data: dict[str, Any]) -> AnnotationTable:
     _check(data, "the table", {"engine", "package", "step"}, {"range", "rank", "before"})
-    table = Table(
+    table = AnnotationTable(
         data["engine"],
         data["package"],
         data["step"],
