@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_bench.model import FloatArray, Metric, Statistic
+from dflash_bench.model import FloatArray, Metric, Statistic, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,12 @@ class Summary:
     p99: float
     mean: float
     total: float
+
+
+def has_quantiles(metric: Metric) -> bool:
+    """Whether a metric is a distribution that quantiles say something of: samples in time, and no difference of two."""
+    is_spread = metric.statistic in (Statistic.MEDIAN, Statistic.MEAN, Statistic.P99)
+    return len(metric.values) > 0 and (metric.statistic is Statistic.MEDIAN or (is_spread and metric.unit is Unit.NS))
 
 
 def summarise(metric: Metric) -> Summary | None:

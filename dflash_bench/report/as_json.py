@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dflash_bench.metrics.measure import COLUMNS
-from dflash_bench.metrics.summary import figure, summarise
+from dflash_bench.metrics.summary import figure, has_quantiles, summarise
 from dflash_bench.model import Change, Comparison, Finding, Metric, RunInfo, RunMetrics, Statistic, Table
 from dflash_bench.report.sides import run_documents
 from dflash_bench.report.verdicts import judgement_rows
@@ -97,12 +97,12 @@ def _metric(info: RunInfo, metric: Metric) -> dict[str, Any]:
         "unit": metric.unit,
         "n": metric.n,
     }
-    if metric.statistic is Statistic.MEDIAN:
-        found = summarise(metric)
-        row |= (
-            dataclasses.asdict(found) if found else {"p50": None, "p90": None, "p99": None, "mean": None, "total": None}
-        )
-    else:
+    found = summarise(metric) if has_quantiles(metric) else None
+    if found is not None:
+        row |= dataclasses.asdict(found)
+    elif metric.statistic is Statistic.MEDIAN:
+        row |= dict.fromkeys(("p50", "p90", "p99", "mean", "total"))
+    if metric.statistic is not Statistic.MEDIAN:
         row["value"] = figure(metric)
     if metric.coverage is not None:
         row["coverage"] = metric.coverage

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_bench import __version__
 from dflash_bench.metrics.registry import spec
-from dflash_bench.metrics.summary import figure, summarise
+from dflash_bench.metrics.summary import figure, has_quantiles, summarise
 from dflash_bench.model import Change, Comparison, Metric, RunMetrics, Unit
 from dflash_bench.report import page_parts as parts
 from dflash_bench.report.as_json import comparison_document, metrics_document
@@ -149,7 +149,7 @@ def _change_row(change: Change, judgements: Judgements | None) -> dict[str, Any]
 
 def _metric_row(metric: Metric) -> dict[str, Any]:
     """A metric with its figures: the one it is compared by, and of a distribution its quantiles."""
-    found = summarise(metric) if metric.statistic.value == "p50" else None
+    found = summarise(metric) if has_quantiles(metric) else None
     names = ("p50", "p90", "p99", "mean") if found else ("value",)
     return {
         "metric": metric.name,
@@ -158,7 +158,6 @@ def _metric_row(metric: Metric) -> dict[str, Any]:
         "unit": metric.unit,
         "n": f"{metric.n:,}",
         "figures": [getattr(found, name) for name in names] if found else [figure(metric)],
-        "mean": None if found else figure(metric),
     }
 
 

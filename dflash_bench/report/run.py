@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import groupby, zip_longest
 
 from dflash_bench.metrics.reading import Reading
-from dflash_bench.metrics.summary import figure, summarise
-from dflash_bench.model import Metric, RunMetrics, Statistic, Unit
+from dflash_bench.metrics.summary import figure, has_quantiles, summarise
+from dflash_bench.model import Metric, RunMetrics, Unit
 from dflash_bench.report.causes import dry_causes, host_waits, steps_of
 from dflash_bench.report.changes import KEY_METRICS
 from dflash_bench.report.headline import run_headline
@@ -69,8 +69,8 @@ def _screen_sheet(run: RunMetrics) -> Sheet:
 
 
 def _readable(metric: Metric) -> tuple[str, ...]:
-    found = summarise(metric)
-    if found is None or metric.statistic is Statistic.VALUE or metric.unit is not Unit.NS:
+    found = summarise(metric) if has_quantiles(metric) else None
+    if found is None:
         value, unit = readable(figure(metric), unit=metric.unit)
         return f"{metric.n:,}", value, "", "", "", unit
     return (f"{found.n:,}", *readable(found.p50, found.p90, found.p99, found.mean, unit=metric.unit))
@@ -116,8 +116,8 @@ def _metrics_sheet(title: str, metrics: Sequence[Metric]) -> Sheet:
 
 def _figures(metric: Metric) -> tuple[str, ...]:
     unit = symbol(metric.unit)
-    found = summarise(metric)
-    if found is None or metric.statistic is not Statistic.MEDIAN:
+    found = summarise(metric) if has_quantiles(metric) else None
+    if found is None:
         return f"{metric.n:,}", text(figure(metric), metric.unit), "", "", "", "", unit
     quantiles = (text(v, metric.unit) for v in (found.p50, found.p90, found.p99, found.mean))
     return f"{found.n:,}", *quantiles, milliseconds(found.total) if metric.unit is Unit.NS else "", unit
