@@ -45,6 +45,7 @@ class Call:
     tid: int = PID
     pid: int = PID
     event_class: int = 0
+    result: int = 0
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ def api_calls(calls: Sequence[Call]) -> ApiCalls:
         names([c.name for c in calls]),
         ints(c.start for c in calls),
         ints(c.end for c in calls),
+        ints(c.result for c in calls),
     )
 
 

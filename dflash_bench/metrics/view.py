@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from dflash_bench.metrics.events.gpu import pieces
 from dflash_bench.metrics.events.host import Ranges, ThreadIndex, thread_index
 from dflash_bench.metrics.events.launches import Join, join
@@ -61,6 +63,13 @@ class View:
     @cached_property
     def call_index(self) -> ThreadIndex:
         return thread_index(self.events.calls)
+
+    @cached_property
+    def step_thread(self) -> int:
+        """The thread that emits most of the steps."""
+        steps = self.own[self.own.name.matching(self.reading.step_pattern())]
+        threads, count = np.unique(steps.thread, return_counts=True)
+        return int(threads[count.argmax()])
 
     @cached_property
     def step_of_call(self) -> IntArray:

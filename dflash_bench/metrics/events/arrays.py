@@ -57,6 +57,10 @@ class Names:
         """bool [n]: whether the pattern matches the whole name."""
         return self._where([pattern.fullmatch(value) is not None for value in self.values])
 
+    def any_matches(self, pattern: re.Pattern[str]) -> bool:
+        """Whether the pattern matches any name that may occur."""
+        return any(pattern.fullmatch(value) is not None for value in self.values)
+
     def containing(self, part: str) -> BoolArray:
         """bool [n]: whether the name contains this text."""
         return self._where([part in value for value in self.values])
@@ -70,6 +74,21 @@ def selected(rows: Rows, index: Index) -> Rows:
     """Some rows of a dataclass of columns."""
     columns = (getattr(rows, column.name) for column in fields(rows))
     return type(rows)(*(c[index] if isinstance(c, Names) else at_rows(c, index) for c in columns))
+
+
+def stacked(parts: Sequence[Rows]) -> Rows:
+    """Rows of one kind, a dataclass of columns, one part behind another; at least one part."""
+    kind = type(parts[0])
+    return kind(*(_stacked_column([getattr(part, column.name) for part in parts]) for column in fields(kind)))
+
+
+def _stacked_column(parts: Sequence[Any]) -> Any:
+    if not isinstance(parts[0], Names):
+        return _one_behind_another(parts)
+    values = tuple(dict.fromkeys(value for part in parts for value in part.values))
+    place = {value: k for k, value in enumerate(values)}
+    codes = [np.array([place[value] for value in part.values] or [0], np.int64)[part.codes] for part in parts]
+    return Names(np.concatenate(codes), values)
 
 
 def at_rows(values: Any, index: Index) -> Any:
@@ -152,7 +171,7 @@ def read_columns(profile: Profile, table: Events, process: ProcessInfo, columns:
     return found
 
 
-_ABSENT = defaultdict(lambda: OPEN, {"graph_node_id": NONE, "graph_exec_id": NONE})
+_ABSENT = defaultdict(lambda: OPEN, dict.fromkeys(("graph_node_id", "graph_exec_id", "return_value"), NONE))
 """How a null of a column is read."""
 
 

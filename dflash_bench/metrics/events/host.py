@@ -38,13 +38,17 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class ApiCalls:
-    """CUDA API calls, ascending by start, of equal starts by correlation id. All arrays [n]."""
+    """CUDA API calls, ascending by start, of equal starts by correlation id. All arrays [n].
+
+    ``result``: what each returned, 0 for success, NONE where the capture does not say.
+    """
 
     thread: IntArray
     correlation: IntArray
     name: Names
     start: IntArray
     end: IntArray
+    result: IntArray
 
     def __len__(self) -> int:
         return len(self.start)
@@ -69,7 +73,7 @@ def read_ranges(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...])
 
 def read_calls(profile: Profile, process: ProcessInfo) -> ApiCalls:
     """The API calls of a process."""
-    columns = ("thread", "correlation_id", "name", "start_ns", "end_ns")
+    columns = ("thread", "correlation_id", "name", "start_ns", "end_ns", "return_value")
     return calls_in_order(ApiCalls(*read_columns(profile, Events.API_CALLS, process, columns).values()))
 
 

@@ -1,0 +1,89 @@
+"""``cost.NAME``, ``host.busy_per_step``, ``sync.exposed_per_step``: what the host costs, its waits taken out.
+
+A longer wait of a host that is ahead of the GPU is good, and a median does not see a cost that falls on every third
+step: so these are means over all steps, of the thread that emits the steps, less what it waited.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dflash_bench.metrics.events.arrays import NONE, by_code, changes
+from dflash_bench.metrics.events.host import Ranges
+from dflash_bench.metrics.measurements import Measurements
+from dflash_bench.metrics.view import View
+from dflash_bench.metrics.waits import host_waits
+from dflash_bench.model import BoolArray, IntArray
+
+_MAX_LISTED = 100
+"""Names with a cost of their own, those with most ranges: each holds a number for every step."""
+
+
+def measure_costs(view: View, found: Measurements) -> None:
+    """Costs per step: of each range name, and of everything that is neither wait nor agreement."""
+    steps, every = view.steps, np.arange(len(view.steps))
+    if not len(steps) or not len(view.events.calls):
+        return
+    own = view.own[view.own.thread == view.step_thread]
+    waits = host_waits(view)
+    waits = waits[waits.thread == view.step_thread]
+    waited = _TimeInside(waits.start, waits.end)
+    agreement = own[own.name.among({view.reading.agreement})]
+    agreed = _TimeInside(agreement.start, agreement.end)
+    waits_outside = waits[~agreed.holds(waits.start)]
+    followed = steps.is_followed
+    busy = steps.stop - steps.start
+    busy -= steps.sum_by(steps.covering(waits_outside.start), waits_outside.end - waits_outside.start)
+    busy -= steps.sum_by(steps.covering(agreement.start), agreement.end - agreement.start)
+    # start to start: the last step has no next one
+    found.add("host.busy_per_step", busy[followed], every[followed])
+    is_step = own.name.matching(view.reading.step_pattern())
+    _add_ranges(view, own[~is_step & ~own.name.among({view.reading.agreement})], waited, found)
+
+
+def _add_ranges(view: View, ranges: Ranges, waited: _TimeInside, found: Measurements) -> None:
+    step, every = view.steps.covering(ranges.start), np.arange(len(view.steps))
+    order = by_code(ranges.name.codes)
+    order = order[step[order] != NONE]
+    code = ranges.name.codes[order]
+    first = np.flatnonzero(changes(code)) if len(code) else code
+    groups = np.split(order, first[1:]) if len(first) else []
+    for rows in sorted(groups, key=len, reverse=True)[:_MAX_LISTED]:
+        outermost = rows[_is_outermost(ranges.end[rows])]
+        start, end = ranges.start[outermost], ranges.end[outermost]
+        cost = view.steps.sum_by(step[outermost], end - start - waited.between(start, end))
+        found.add(f"cost.{ranges.name.values[ranges.name.codes[rows[0]]]}", cost, every)
+
+
+def _is_outermost(end: IntArray) -> BoolArray:
+    """Which of some intervals, ascending by start, end after all that start before them."""
+    outermost = np.ones(len(end), bool)
+    outermost[1:] = end[1:] > np.maximum.accumulate(end)[:-1]
+    return outermost
+
+
+class _TimeInside:
+    """How much time lies inside any of some intervals."""
+
+    def __init__(self, start: IntArray, end: IntArray) -> None:
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], np.maximum.accumulate(end[order]) if len(end) else end
+        first = np.ones(len(start), bool)
+        first[1:] = start[1:] > end[:-1]
+        self.start = start[first]
+        self.end = end[np.append(np.flatnonzero(first)[1:], len(end)) - 1] if len(end) else end
+        self.before = np.concatenate([[0], np.cumsum(self.end - self.start)])
+
+    def holds(self, t: IntArray) -> BoolArray:
+        """bool [n]: whether any interval holds each instant."""
+        found = np.searchsorted(self.start, t, side="right") - 1
+        return (found >= 0) & (t < np.append(self.end, 0)[found])
+
+    def between(self, start: IntArray, end: IntArray) -> IntArray:
+        """The time inside between two instants, int64 [n] each."""
+        return self._until(end) - self._until(start)
+
+    def _until(self, t: IntArray) -> IntArray:
+        found = np.searchsorted(self.start, t, side="right") - 1
+        started, stopped = np.append(self.start, 0)[found], np.append(self.end, 0)[found]
+        return np.where(found < 0, 0, self.before[found] + np.minimum(t, stopped) - started)

@@ -1,0 +1,78 @@
+"""``gpu.dry_per_step``, ``dry.by_cause``: when the GPU had nothing to do, and what the host was doing meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_bench.metrics.events.arrays import NONE, distinct
+from dflash_bench.metrics.measurements import Measurements
+from dflash_bench.metrics.view import View
+from dflash_bench.model import IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class DryGaps:
+    """Times without GPU work, up to the API start of the launch whose work ends each. All arrays [n], ascending.
+
+    ``thread`` is the launching one, ``step`` the step that holds the API start.
+    """
+
+    start: IntArray
+    stop: IntArray
+    thread: IntArray
+    step: IntArray
+
+
+def dry_gaps(view: View) -> DryGaps:
+    """The dry gaps of a process that end in its steps, all lanes of a device united."""
+    work, launches = view.join.work, view.join.launches
+    launch_of = np.full(len(work), NONE, np.int64)
+    launch_of[launches.piece] = np.arange(len(launches))
+    gaps: list[tuple[IntArray, IntArray]] = []
+    for device in distinct(work.device):
+        own = np.flatnonzero(work.device == device)
+        own = own[np.argsort(work.start[own], kind="stable")]
+        busy_until = np.maximum.accumulate(work.end[own])
+        ends_gap = np.flatnonzero(work.start[own][1:] > busy_until[:-1])
+        gaps.append((busy_until[ends_gap], own[ends_gap + 1]))
+    start, piece = (np.concatenate([np.zeros(0, np.int64), *(gap[k] for gap in gaps)]) for k in (0, 1))
+    launch = launch_of[piece]
+    start, piece, launch = start[launch != NONE], piece[launch != NONE], launch[launch != NONE]
+    # no work can begin before its launch; where a capture says so, the gap ends with the work
+    stop = np.minimum(launches.start[launch], work.start[piece])
+    step = view.steps.covering(launches.start[launch])
+    kept = np.flatnonzero((stop > start) & (step != NONE))
+    kept = kept[np.argsort(start[kept], kind="stable")]
+    return DryGaps(start[kept], stop[kept], launches.thread[launch[kept]], step[kept])
+
+
+def measure_dry(view: View, found: Measurements, coverage: float) -> None:
+    """Dry time per step, and each instant of it by what the launching thread did then."""
+    gaps = dry_gaps(view)
+    per_step = view.steps.sum_by(gaps.step, gaps.stop - gaps.start)
+    found.add("gpu.dry_per_step", per_step, np.arange(len(view.steps)), coverage=coverage)
+    for thread in distinct(gaps.thread):
+        mine = np.flatnonzero(gaps.thread == thread)
+        _blame(view, thread, gaps.start[mine], gaps.stop[mine], gaps.step[mine], found)
+
+
+def _blame(view: View, thread: int, start: IntArray, stop: IntArray, step: IntArray, found: Measurements) -> None:
+    """Cut the gaps of a thread where its innermost range or its call changes, and blame each piece on what held it."""
+    indexes = [view.own_index.of_thread(thread)[0], view.call_index.of_thread(thread)[0]]
+    edges = np.concatenate([edge for index in indexes for edge in (index.start, index.end)])
+    gap = np.searchsorted(start, edges, side="right") - 1
+    inside = (gap >= 0) & (edges > start[gap]) & (edges < stop[gap])
+    begin = np.concatenate([start, edges[inside]])
+    gap = np.concatenate([np.arange(len(start)), gap[inside]])
+    order = np.lexsort((begin, gap))
+    begin, gap = begin[order], gap[order]
+    is_last = np.append(gap[1:] != gap[:-1], True)
+    end = np.where(is_last, stop[gap], np.append(begin[1:], 0))
+    threads = np.broadcast_to(np.int64(thread), len(begin))
+    keys = [
+        (names.values, names.codes_at(index.innermost(threads, begin)))
+        for names, index in ((view.own.name, view.own_index), (view.events.calls.name, view.call_index))
+    ]
+    found.blame("dry.by_cause", keys, end - begin, separator=" · ")
