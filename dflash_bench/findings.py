@@ -175,7 +175,7 @@ CODES: tuple[Code, ...] = (
         "joined_by_order",
         "metrics",
         "graph replays without correlation id, joined in order of launch",
-        "{count:,} graph replays carry no correlation id and were joined in order of launch",
+        "{count:,} graph replays carry no correlation id and were joined in order of launch{shift}",
     ),
     Code(
         "duplicate_api_calls",
@@ -187,7 +187,14 @@ CODES: tuple[Code, ...] = (
         "impossible_pairs",
         "metrics",
         "GPU work that starts before its launch call",
-        "{count:,} pieces of GPU work start before their launch call",
+        "{count:,} of {num:,} pieces of GPU work start before their launch call",
+    ),
+    Code(
+        "impossible_rows",
+        "metrics",
+        "GPU rows that end after the capture, or long after the next of their stream began, left out",
+        "{count:,} GPU rows end after the capture stopped or long after the next row of their stream began: their ends"
+        " are left out, and the steps they are from are in no stall or dry time",
     ),
     Code(
         "graph_launches_without_work",
@@ -212,10 +219,50 @@ CODES: tuple[Code, ...] = (
         "launch){replays}",
     ),
     Code(
+        "calls_withheld",
+        "metrics",
+        "launch calls missing for most of the GPU work: waits, costs and counts withheld",
+        "only {share:.0%} of the GPU work in steps has its launch call in the capture: calls are missing, and figures"
+        " of waits, costs and calls are withheld",
+    ),
+    Code(
+        "calls_missing",
+        "metrics",
+        "launch calls missing for some of the GPU work: waits, costs and counts may be too small",
+        "{share:.0%} of the GPU work in steps has its launch call in the capture: calls are missing, and figures of"
+        " waits, costs and calls may be too small",
+    ),
+    Code(
+        "steps_without_calls",
+        "metrics",
+        "steps whose API calls were not recorded: in no wait, cost, launch or lead figure",
+        "{count:,} of {num:,} steps have GPU work and no API call in the capture (step {which}): they are in no wait,"
+        " cost, launch or lead figure",
+    ),
+    Code(
+        "idle_steps",
+        "metrics",
+        "iterations that launched nothing, in no figure of the others",
+        "{count:,} of {num:,} steps launched nothing: they are counted as idle and are in no other figure",
+    ),
+    Code(
+        "waits_polled",
+        "metrics",
+        "host waits that are runs of event or stream queries, each counted as one wait",
+        "{count:,} host waits are runs of cudaEventQuery or its kin that returned not-ready: each counts as one wait,"
+        " from the start of its first query to the end of its last",
+    ),
+    Code(
+        "api_unknown",
+        "metrics",
+        "API calls of a family that is not known here: no host wait is told from them",
+        "{count:,} API calls of a family that is not known here, such as {name}: host waits and costs cannot be told",
+    ),
+    Code(
         "steps_without_launches",
         "metrics",
-        "steps that launched nothing: in no lead or stall figure",
-        "{count:,} of {num:,} steps launched nothing; no lead or stall figure is computed from them",
+        "steps without a launch that GPU work was found for: in no lead or stall figure",
+        "{count:,} of {num:,} steps have no launch with GPU work in the capture: no lead or stall is computed of them",
     ),
     # metrics: several ranks
     Code(

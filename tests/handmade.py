@@ -178,6 +178,7 @@ def gpu_rows(work: Sequence[Work]) -> GpuRows:
         ints(w.end for w in work),
         ints(NONE if w.node is None else w.node for w in work),
         ints(NONE if w.node is None else w.node >> 32 for w in work),
+        np.zeros(len(work), bool),
     )
 
 

@@ -12,7 +12,7 @@ from dflash_bench.metrics.events.arrays import NONE, by_code, changes
 from dflash_bench.metrics.events.host import Ranges
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.view import View
-from dflash_bench.metrics.waits import host_waits
+from dflash_bench.metrics.waits import exposed_part, host_waits
 from dflash_bench.model import BoolArray, IntArray
 
 _MAX_LISTED = 100
@@ -21,28 +21,37 @@ _MAX_LISTED = 100
 
 def measure_costs(view: View, found: Measurements) -> None:
     """Costs per step: of each range name, and of everything that is neither wait nor agreement."""
-    steps, every = view.steps, np.arange(len(view.steps))
-    if not len(steps) or not len(view.events.calls):
+    steps, share = view.steps, found.coverage.calls
+    if not len(steps) or share is None or not len(view.events.calls):
         return
+    traced = np.flatnonzero(view.is_traced)
     own = view.own[view.own.thread == view.step_thread]
     waits = host_waits(view)
     waits = waits[waits.thread == view.step_thread]
     waited = _TimeInside(waits.start, waits.end)
-    agreement = own[own.name.among({view.reading.agreement})]
-    agreed = _TimeInside(agreement.start, agreement.end)
-    waits_outside = waits[~agreed.holds(waits.start)]
-    followed = steps.is_followed
-    busy = steps.stop - steps.start
-    busy -= steps.sum_by(steps.covering(waits_outside.start), waits_outside.end - waits_outside.start)
-    busy -= steps.sum_by(steps.covering(agreement.start), agreement.end - agreement.start)
+    is_agreement = own.name.among({view.reading.agreement})
+    agreement = own[is_agreement]
+    outside = waits[~_TimeInside(agreement.start, agreement.end).holds(waits.start)]
     # start to start: the last step has no next one
-    found.add("host.busy_per_step", busy[followed], every[followed])
+    followed = traced[steps.is_followed[traced]]
+    busy = steps.stop - steps.start
+    for taken in (outside, agreement):
+        busy -= steps.sum_by(steps.covering(taken.start), taken.end - taken.start)
+    found.add("host.busy_per_step", busy[followed], followed, coverage=share)
     is_step = own.name.matching(view.reading.step_pattern())
-    _add_ranges(view, own[~is_step & ~own.name.among({view.reading.agreement})], waited, found)
+    _add_ranges(view, own[~is_step & ~is_agreement], waited, traced, share, found)
+    if found.coverage.launches is not None:
+        whole = np.flatnonzero(view.is_whole)
+        exposed, step = exposed_part(view, waits), steps.covering(waits.start)
+        slack = steps.sum_by(step, waits.end - waits.start - exposed)
+        found.add("sync.exposed_per_step", steps.sum_by(step, exposed)[whole], whole, coverage=found.coverage.launches)
+        found.add("sync.slack_per_step", slack[whole], whole, coverage=found.coverage.launches)
 
 
-def _add_ranges(view: View, ranges: Ranges, waited: _TimeInside, found: Measurements) -> None:
-    step, every = view.steps.covering(ranges.start), np.arange(len(view.steps))
+def _add_ranges(
+    view: View, ranges: Ranges, waited: _TimeInside, traced: IntArray, share: float, found: Measurements
+) -> None:
+    step = view.steps.covering(ranges.start)
     order = by_code(ranges.name.codes)
     order = order[step[order] != NONE]
     code = ranges.name.codes[order]
@@ -52,7 +61,8 @@ def _add_ranges(view: View, ranges: Ranges, waited: _TimeInside, found: Measurem
         outermost = rows[_is_outermost(ranges.end[rows])]
         start, end = ranges.start[outermost], ranges.end[outermost]
         cost = view.steps.sum_by(step[outermost], end - start - waited.between(start, end))
-        found.add(f"cost.{ranges.name.values[ranges.name.codes[rows[0]]]}", cost, every)
+        name = ranges.name.values[ranges.name.codes[rows[0]]]
+        found.add(f"cost.{name}", cost[traced], traced, coverage=share)
 
 
 def _is_outermost(end: IntArray) -> BoolArray:

@@ -48,13 +48,16 @@ def dry_gaps(view: View) -> DryGaps:
     return DryGaps(start[kept], stop[kept], launches.thread[launch[kept]], step[kept])
 
 
-def measure_dry(view: View, found: Measurements, coverage: float) -> None:
+def measure_dry(view: View, found: Measurements) -> None:
     """Dry time per step, and each instant of it by what the launching thread did then."""
-    gaps = dry_gaps(view)
+    share = found.coverage.launches
+    if share is None or not len(view.steps) or not len(view.launches):
+        return
+    gaps, whole = dry_gaps(view), np.flatnonzero(view.is_whole)
     per_step = view.steps.sum_by(gaps.step, gaps.stop - gaps.start)
-    found.add("gpu.dry_per_step", per_step, np.arange(len(view.steps)), coverage=coverage)
+    found.add("gpu.dry_per_step", per_step[whole], whole, coverage=share)
     for thread in distinct(gaps.thread):
-        mine = np.flatnonzero(gaps.thread == thread)
+        mine = np.flatnonzero((gaps.thread == thread) & view.is_whole[gaps.step])
         _blame(view, thread, gaps.start[mine], gaps.stop[mine], gaps.step[mine], found)
 
 
@@ -76,3 +79,4 @@ def _blame(view: View, thread: int, start: IntArray, stop: IntArray, step: IntAr
         for names, index in ((view.own.name, view.own_index), (view.events.calls.name, view.call_index))
     ]
     found.blame("dry.by_cause", keys, end - begin, separator=" · ")
+    found.blame("dry.by_cause.steps", keys, step[gap], separator=" · ")

@@ -4,40 +4,62 @@ from __future__ import annotations
 
 import numpy as np
 
-from dflash_bench.metrics.coverage import Coverage, measure_coverage
-from dflash_bench.metrics.events.arrays import NONE, changes
+from dflash_bench.metrics.events.arrays import NONE, at_rows, changes, compact
 from dflash_bench.metrics.events.launches import Launches
-from dflash_bench.metrics.kinds import kinds_of, timed
+from dflash_bench.metrics.kinds import timed
 from dflash_bench.metrics.measurements import Measurements
-from dflash_bench.metrics.stalls import measure_stalls
 from dflash_bench.metrics.view import View
-from dflash_bench.model import IntArray
+from dflash_bench.model import BoolArray, IntArray
 
-BACKPRESSURE_FACTOR = 10
+_BACKPRESSURE_FACTOR = 10
 
 
 def measure_leads(view: View, found: Measurements) -> None:
-    """Launches and their leads, and what was lost where they came late; withheld where too few can be joined."""
-    if not len(view.events.gpu):
-        return
-    launches = view.join.launches
-    step = view.step_of_call[launches.call] if len(view.steps) else np.full(len(launches), NONE, np.int64)
-    launches, step = launches[step != NONE], step[step != NONE]
-    is_launching = view.steps.sum_by(step) > 0
-    coverage = measure_coverage(view, is_launching, found)
-    if coverage is None or not launches.has_lead.any():
-        return
-    _add_step_leads(view, launches, step, coverage, found)
+    """The leads of launches inside steps: all, those of graphs, the first of each step."""
+    launches, coverage = view.launches, found.coverage
+    step = view.step_of_call[launches.call]
+    if coverage.graphs is not None and launches.has_lead.any():
+        _add_step_leads(view, launches, step, coverage.graphs, found)
     launches, step = launches[launches.has_lead], step[launches.has_lead]
-    lead, share = launches.lead, coverage.share
-    found.add("launch.lead", lead, step, coverage=share)
-    found.add("launch.run_ahead_fraction", lead > 0, step, coverage=share)
-    # far longer than usual although work was queued ahead: the queue was full, not the host slow
+    if coverage.graphs is not None:
+        _add_graph_leads(view, launches[launches.is_graph], step[launches.is_graph], coverage.graphs, found)
+    if coverage.launches is None or not len(launches):
+        return
+    _add_launch_leads("", launches, step, coverage.launches, found)
+    is_main = at_rows(view.join.work.lane, launches.piece) == main_lane(view)
+    _add_launch_leads("@main", launches[is_main], step[is_main], coverage.launches, found)
+    found.add_value("launch.backpressure", int(_is_blocked(view, launches).sum()), len(launches))
+
+
+def _add_launch_leads(lane: str, launches: Launches, step: IntArray, share: float, found: Measurements) -> None:
+    if len(launches):
+        found.add(f"launch.lead{lane}", launches.lead, step, coverage=share)
+        found.add(f"launch.run_ahead_fraction{lane}", launches.lead > 0, step, coverage=share)
+
+
+def main_lane(view: View) -> int:
+    """The lane whose pieces, launched inside steps, work longest in all."""
+    work, piece = view.join.work, view.launches.piece
+    time = np.zeros(int(work.lane.max()) + 1)
+    np.add.at(time, at_rows(work.lane, piece), (work.end - work.start)[piece])
+    return int(time.argmax())
+
+
+def _is_blocked(view: View, launches: Launches) -> BoolArray:
+    """Launch calls far longer than others of the same name in the same range, although work was queued ahead.
+
+    The queue was full, not the host slow. A long graph takes long to launch every time: hence among its like.
+    """
+    held = view.own.name.codes_at(view.own_index.innermost(launches.thread, launches.start))
+    names = view.events.calls.name
+    _, like = compact(held * len(names.values) + names.codes[launches.call])
     length = launches.end - launches.start
-    is_blocked = (length > BACKPRESSURE_FACTOR * np.median(length)) & (lead > 0)
-    found.add_value("launch.backpressure", int(is_blocked.sum()), len(launches))
-    _add_graph_leads(view, launches[launches.is_graph], step[launches.is_graph], share, found)
-    measure_stalls(view, launches, step, is_launching, share, found)
+    order = np.lexsort((length, like))
+    first = np.flatnonzero(changes(like[order]))
+    count = np.diff(np.append(first, len(order)))
+    low, high = order[first + (count - 1) // 2], order[first + count // 2]
+    median = (length[low] + length[high]) / 2
+    return (length > _BACKPRESSURE_FACTOR * median[like]) & (launches.lead > 0)
 
 
 def _add_graph_leads(view: View, graphs: Launches, step: IntArray, share: float, found: Measurements) -> None:
@@ -51,9 +73,9 @@ def _add_graph_leads(view: View, graphs: Launches, step: IntArray, share: float,
         found.add(f"graph.lead@{view.own.name.values[own]}", graphs.lead[rows], step[rows], coverage=share)
 
 
-def _add_step_leads(view: View, launches: Launches, step: IntArray, coverage: Coverage, found: Measurements) -> None:
+def _add_step_leads(view: View, launches: Launches, step: IntArray, share: float, found: Measurements) -> None:
     """The first graph launch of each step, without graphs the first launch; of each kind of steps in the same way."""
-    of_kind = ((f"step.lead@{kind}", own) for kind, own in timed(kinds_of(view)))
+    of_kind = ((f"step.lead@{kind}", own) for kind, own in timed(view))
     for name, steps in (("step.lead", np.ones(len(view.steps), bool)), *of_kind):
         own = steps[step]
         chosen = own & launches.is_graph if (own & launches.is_graph).any() else own
@@ -61,4 +83,4 @@ def _add_step_leads(view: View, launches: Launches, step: IntArray, coverage: Co
         first = first[changes(step[first])] if len(first) else first
         first = first[launches.has_lead[first]]
         if len(first) or name == "step.lead":
-            found.add(name, launches.lead[first], step[first], coverage=coverage.share)
+            found.add(name, launches.lead[first], step[first], coverage=share)

@@ -33,12 +33,25 @@ from dflash_bench.profile import Profile
 
 COLUMNS = {
     "stall.by_cause": ("rank", "cause", "launches", "lost_total_ns", "lost_p50_ns"),
-    "sync.by_range": ("rank", "path", "api", "count", "total_ns", "p50_ns"),
+    "dry.by_cause": ("rank", "cause", "steps", "total_ns", "share"),
+    "launch.by_lane": (
+        "rank",
+        "device",
+        "stream",
+        "launches",
+        "lead_p50_ns",
+        "run_ahead_fraction",
+        "gpu_time_share",
+        "lane",
+    ),
+    "sync.by_range": ("rank", "path", "api", "count", "total_ns", "p50_ns", "exposed_ns"),
     "sync.by_thread": ("rank", "thread", "api", "count", "total_ns", "share_of_step_time"),
     "dp.lateness_by_cause": ("rank", "cause", "mean_ns", "p50_ns"),
     TRACING_COST: TRACING_COLUMNS,
 }
 
+
+_ByRank = dict[int, ProcessMeasurements]
 
 _RULES: dict[Pool, Callable[[list[float]], float]] = {
     Pool.SUM: sum,
@@ -68,7 +81,7 @@ def measure(profile: Profile, reading: Reading | None = None, workers: Workers |
     }
     findings = [f for each in by_rank.values() for f in each.found.findings]
     alone = [*_counters(info, findings), *(m for rank in info.ranks for m in step_metrics(profile, rank))]
-    tables = [_table(name, by_rank) for name in ("stall.by_cause", "sync.by_range", "sync.by_thread")]
+    tables = [make(by_rank) for make in (_dry_table, _stall_table, _lane_table, _range_table, _thread_table)]
     clock = first_on_clock(info.captures)
     arrivals = [
         replace(each.arrivals, capture=clock[each.arrivals.capture])
@@ -116,6 +129,9 @@ def _joined(processes: Sequence[ProcessInfo], each: Sequence[ProcessMeasurements
             for name in names
         },
         causes={name: merged([p.found.causes[name] for p in each if name in p.found.causes]) for name in tables},
+        rows={
+            name: [row for p in each for row in p.found.rows.get(name, ())] for part in each for name in part.found.rows
+        },
         findings=list(_rank_findings(processes, each)),
     )
     arrivals = next((part.arrivals for part in each if part.arrivals is not None), None)
@@ -177,7 +193,7 @@ def _some(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
 
 
-def _with_pooled(by_rank: dict[int, ProcessMeasurements], alone: Sequence[Metric]) -> list[Metric]:
+def _with_pooled(by_rank: _ByRank, alone: Sequence[Metric]) -> list[Metric]:
     """All metrics, and those that can be pooled over all ranks."""
     metrics = [m for m in alone if m.rank is None or spec(m.name).pool is Pool.NONE]
     by_name: dict[str, list[tuple[int, Samples]]] = {}
@@ -190,7 +206,11 @@ def _with_pooled(by_rank: dict[int, ProcessMeasurements], alone: Sequence[Metric
             by_name.setdefault(found.name, []).append((found.rank, _samples(found)))
     while by_name:
         name, same = by_name.popitem()
-        metrics += _pooled_and_own(name, sorted(same, key=lambda each: each[0]))
+        own = list(_pooled_and_own(name, sorted(same, key=lambda each: each[0])))
+        metrics += own
+        if name.startswith("cost."):
+            # the same samples by another statistic
+            metrics += (replace(each, name=f"{name}.p99", statistic=Statistic.P99) for each in own)
     return metrics
 
 
@@ -247,20 +267,55 @@ def _counters(info: RunInfo, findings: list[Finding]) -> Iterator[Metric]:
                 yield metric(name, int(rank), np.array([value]))
 
 
-def _table(name: str, by_rank: dict[int, ProcessMeasurements]) -> Table:
-    """Rows of each rank, then of all ranks together (rank null)."""
-    own: dict[int, Causes] = {r: each.found.causes[name] for r, each in by_rank.items() if name in each.found.causes}
-    rows = [row for rank, part in own.items() for row in blame_rows(part, rank)]
-    if name == "sync.by_thread":
-        # a thread belongs to one rank, and its time is set against that rank's step time
-        rows = [_with_share(row, by_rank) for row in rows]
-    else:
-        rows += blame_rows(merged(list(own.values())), None)
-    return Table(name, COLUMNS[name], tuple(rows))
+def _causes(name: str, by_rank: _ByRank) -> list[tuple[int | None, Causes]]:
+    """The samples behind a table, of each rank, then of all together (rank None)."""
+    own = [(rank, each.found.causes[name]) for rank, each in by_rank.items() if name in each.found.causes]
+    return [*own, (None, merged([part for _, part in own]))]
 
 
-def _with_share(row: tuple[Value, ...], by_rank: dict[int, ProcessMeasurements]) -> tuple[Value, ...]:
-    rank, thread, api, count, total, _ = row
-    assert isinstance(rank, int)
-    assert isinstance(total, int)
-    return rank, thread, api, count, total, total / by_rank[rank].step_time
+def _stall_table(by_rank: _ByRank) -> Table:
+    rows = [row for rank, causes in _causes("stall.by_cause", by_rank) for row in blame_rows(causes, rank)]
+    return Table("stall.by_cause", COLUMNS["stall.by_cause"], tuple(rows))
+
+
+def _dry_table(by_rank: _ByRank) -> Table:
+    """How many steps each cause occurs in, and its part of all dry time."""
+    rows: list[tuple[Value, ...]] = []
+    steps = dict(_causes("dry.by_cause.steps", by_rank))
+    in_steps = {rank: {label: len(np.unique(np.concatenate(parts))) for label, parts in causes.items()}
+                for rank, causes in steps.items()}  # fmt: skip
+    # a step of one rank is no step of another
+    in_steps[None] = {label: sum(own.get(label, 0) for rank, own in in_steps.items() if rank is not None)
+                      for label in steps[None]}  # fmt: skip
+    for rank, causes in _causes("dry.by_cause", by_rank):
+        every = sum(int(part.sum(dtype=np.int64)) for parts in causes.values() for part in parts)
+        for _, *label, _, total, _ in blame_rows(causes, rank):
+            assert isinstance(total, int)
+            rows.append((rank, label[0], in_steps[rank][(str(label[0]),)], total, total / max(every, 1)))
+    return Table("dry.by_cause", COLUMNS["dry.by_cause"], tuple(rows))
+
+
+def _range_table(by_rank: _ByRank) -> Table:
+    exposed: dict[tuple[Value, ...], int] = {
+        (rank, *label): sum(int(part.sum(dtype=np.int64)) for part in parts)
+        for rank, causes in _causes("sync.by_range.exposed", by_rank)
+        for label, parts in causes.items()
+    }
+    rows = [row for rank, causes in _causes("sync.by_range", by_rank) for row in blame_rows(causes, rank)]
+    return Table("sync.by_range", COLUMNS["sync.by_range"], tuple((*row, exposed.get(row[:3])) for row in rows))
+
+
+def _thread_table(by_rank: _ByRank) -> Table:
+    """A thread belongs to one rank, and its time is set against that rank's step time."""
+    rows: list[tuple[Value, ...]] = []
+    for rank, causes in _causes("sync.by_thread", by_rank):
+        if rank is not None:
+            for *label, count, total, _ in blame_rows(causes, rank):
+                assert isinstance(total, int)
+                rows.append((*label, count, total, total / by_rank[rank].step_time))
+    return Table("sync.by_thread", COLUMNS["sync.by_thread"], tuple(rows))
+
+
+def _lane_table(by_rank: _ByRank) -> Table:
+    rows = [(rank, *row) for rank, each in by_rank.items() for row in each.found.rows.get("launch.by_lane", ())]
+    return Table("launch.by_lane", COLUMNS["launch.by_lane"], tuple(rows))

@@ -37,13 +37,30 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage:
+    """The share that figures could see of what they rest on; None: they are withheld.
+
+    ``launches``: leads, stalls, dry time. ``graphs``: the leads of graph launches. ``calls``: waits, costs, counts.
+    """
+
+    launches: float | None = None
+    graphs: float | None = None
+    calls: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Measurements:
-    """What the meters of one process fill in. ``pair_of_step`` int [steps]: in a duet, the pair that each is from."""
+    """What the meters of one process fill in. ``pair_of_step`` int [steps]: in a duet, the pair that each is from.
+
+    ``causes`` are samples behind tables, ``rows`` whole rows of tables, without the rank.
+    """
 
     rank: int | None
     pair_of_step: IntArray | None = None
+    coverage: Coverage = Coverage()
     metrics: dict[str, Samples] = field(default_factory=dict)
     causes: dict[str, Causes] = field(default_factory=dict)
+    rows: dict[str, list[tuple[Value, ...]]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
     def add(

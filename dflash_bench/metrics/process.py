@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_bench.metrics.agreement import Arrivals, arrivals_of
 from dflash_bench.metrics.allocation import measure_allocation
-from dflash_bench.metrics.events.launches import is_launch
+from dflash_bench.metrics.costs import measure_costs
+from dflash_bench.metrics.coverage import measure_coverage
+from dflash_bench.metrics.dry import measure_dry
 from dflash_bench.metrics.events.process import load
 from dflash_bench.metrics.kinds import measure_kinds
+from dflash_bench.metrics.lanes import measure_lanes
 from dflash_bench.metrics.leads import measure_leads
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.ranges import measure_ranges
 from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.stalls import measure_stalls
 from dflash_bench.metrics.steps import measure_steps
 from dflash_bench.metrics.view import View
 from dflash_bench.metrics.waits import measure_waits
@@ -24,25 +28,17 @@ Meter = Callable[[View, Measurements], None]
 """Looks at a process and adds the figures of one word of a report, and what must be known to read them."""
 
 
-def measure_traced(view: View, found: Measurements) -> None:
-    """Warnings where API calls or device rows are missing as such."""
-    if not (num_calls := len(view.events.calls)):
-        return
-    num_launches = int(is_launch(view.events.calls.name).sum())
-    if not num_launches:
-        found.warn("no_launch_calls", num_calls)
-    if not len(view.events.gpu):
-        found.warn("no_gpu_rows", num_launches, where="")
-
-
 METERS: tuple[Meter, ...] = (
     measure_ranges,
     measure_steps,
     measure_kinds,
     measure_allocation,
     measure_waits,
-    measure_traced,
+    measure_costs,
     measure_leads,
+    measure_lanes,
+    measure_stalls,
+    measure_dry,
 )
 
 
@@ -63,6 +59,7 @@ def measure_process(
     """
     view = View(profile, load(profile, process, reading.rules), reading, is_own_loop)
     found = Measurements(process.rank, view.steps.pair)
+    found = replace(found, coverage=measure_coverage(view, found))
     for measure in METERS:
         measure(view, found)
     steps = view.steps

@@ -15,7 +15,8 @@ class Reading:
 
     ``rules`` shorten names that engines write counts into, before anything looks at them (`presets`). ``prefill``, a
     regular expression too, matches the ranges that prefill where they do not lie inside ``prepare``; ``composition``
-    reads a step's whole name before it is shortened: how many requests it prefills and how many it decodes.
+    matches a step's whole name before it is shortened, with the groups ``prefill``, ``decode`` (how many of each) or
+    ``mixed``.
 
     ``arm``: of a run in which arms take turns, only that one's blocks of steps count. ``first``, ``last``: only steps
     number first … last − 1 of each process count, from 0, ``None`` for no end.
@@ -31,6 +32,14 @@ class Reading:
     arm: str | None = None
     first: int = 0
     last: int | None = None
+
+    def composition_of(self, name: str) -> tuple[bool, bool] | None:
+        """Whether a step of this whole name prefills, and whether it decodes; None where the name does not say."""
+        if self.composition is None or (found := self.composition.fullmatch(name)) is None:
+            return None
+        prefill, decode, mixed = (found.groupdict().get(part) for part in ("prefill", "decode", "mixed"))
+        has_prefill, has_decode = (text is not None and text.strip("0") != "" for text in (prefill, decode))
+        return mixed is not None or has_prefill, mixed is not None or has_decode
 
     def prefill_pattern(self) -> re.Pattern[str]:
         return re.compile(self.prefill)

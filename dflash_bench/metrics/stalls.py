@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from dflash_bench.metrics.events.launches import Launches
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.view import View
-from dflash_bench.model import BoolArray, IntArray
 
 
-def measure_stalls(
-    view: View, launches: Launches, step: IntArray, is_launching: BoolArray, coverage: float, found: Measurements
-) -> None:
-    """GPU time lost by what the launching thread did at the instant its lane ran dry.
+def measure_stalls(view: View, found: Measurements) -> None:
+    """GPU time lost by what the launching thread did at the instant its lane ran dry, lanes added up.
 
-    ``launches`` with a lead inside steps, ``step`` int64 [launches] theirs; ``is_launching`` bool [steps]: those that
-    launch anything. The label is one text: ``rebuild_compact · cudaStreamSynchronize`` is a host sync, ``fill · -`` CPU
-    work, ``- · -`` lies outside the steps.
+    The label is one text: ``rebuild_compact · cudaStreamSynchronize`` is a host sync, ``fill · -`` CPU work, ``- · -``
+    lies outside the steps.
     """
-    late = np.flatnonzero(launches.lead < 0)
-    launches, step = launches[late], step[late]
-    lost = -launches.lead
+    share = found.coverage.launches
+    if share is None or not view.launches.has_lead.any():
+        return
+    late = view.launches[view.launches.has_lead & (view.launches.lead < 0)]
+    lost, step = -late.lead, view.step_of_call[late.call]
+    is_launching = view.steps.sum_by(view.step_of_call[view.launches.call]) > 0
+    if without := int((view.is_traced & ~is_launching).sum()):
+        found.warn("steps_without_launches", without, num=len(view.steps))
+    is_launching &= view.is_whole
     per_step = view.steps.sum_by(step, lost)
-    found.add("stall.total_per_step", per_step[is_launching], np.flatnonzero(is_launching), coverage=coverage)
-    held = view.own_index.innermost(launches.thread, launches.dry)
-    call = view.call_index.innermost(launches.thread, launches.dry)
+    found.add("stall.total_per_step", per_step[is_launching], np.flatnonzero(is_launching), coverage=share)
+    held = view.own_index.innermost(late.thread, late.dry)
+    call = view.call_index.innermost(late.thread, late.dry)
     ranges, calls = view.own.name, view.events.calls.name
     keys = [(ranges.values, ranges.codes_at(held)), (calls.values, calls.codes_at(call))]
     found.blame("stall.by_cause", keys, lost, separator=" · ")

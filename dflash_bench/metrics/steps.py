@@ -21,7 +21,7 @@ def measure_steps(view: View, found: Measurements) -> None:
         _warn_of_no_steps(view, found)
         return
     followed = np.flatnonzero(steps.is_followed)
-    found.add("step.period", steps.start[followed + 1] - steps.start[followed], followed + 1)
+    found.add("step.period", steps.next_start[followed] - steps.start[followed], followed)
     overhead = read_columns(view.profile, Events.OVERHEAD, view.events.process, ("start_ns", "end_ns"))
     touched = num_touched(steps, *overhead.values())
     found.add_value("coverage.steps_with_overhead", touched, len(steps))

@@ -23,10 +23,12 @@ SYNC = re.compile(
 BLOCKING_COPY = re.compile(r"(cu(da)?|hip)Memcpy(?!\w*Async)\w*")
 """Copies that block without being called synchronize: a pageable device-to-host copy is a host wait too."""
 
+_KNOWN_API = re.compile(r"(cuda|cu|hip)[A-Z].*", re.DOTALL)
 _QUERY = re.compile(r"(cuda|cu|hip)(Event|Stream)Query(_pt[sd][sz]|_spt)?")
 _NOT_READY = 600
-_MIN_QUERIES = 10
-"""Queries in a row, with nothing between them, that are a wait where a capture does not say what they returned."""
+_MIN_NOT_READY, _MIN_QUERIES = 3, 10
+"""Queries in a row, with nothing between them, that are a wait: where they are known to have returned not-ready, and
+where a capture does not say. An allocator asks once or twice about events that it will ask about again."""
 _POLLED = " (polled)"
 
 
@@ -49,7 +51,7 @@ def _polled(calls: ApiCalls, thread: int) -> ApiCalls:
     waits = calls.name.matching(_QUERY) & ((calls.result == _NOT_READY) | (calls.result == NONE))
     edges = np.flatnonzero(np.diff(waits, prepend=False, append=False))
     first, last = edges[::2], edges[1::2] - 1
-    long_enough = (calls.result[first] == _NOT_READY) | (last - first + 1 >= _MIN_QUERIES)
+    long_enough = last - first + 1 >= np.where(calls.result[first] == _NOT_READY, _MIN_NOT_READY, _MIN_QUERIES)
     first, last = first[long_enough], last[long_enough]
     names = Names(calls.name.codes, tuple(f"{name}{_POLLED}" for name in calls.name.values))
     found = replace(calls, name=names)[first]
@@ -58,29 +60,64 @@ def _polled(calls: ApiCalls, thread: int) -> ApiCalls:
 
 def measure_waits(view: View, found: Measurements) -> None:
     """Host waits inside steps, on any thread."""
-    steps, calls, step = view.steps, view.events.calls, view.step_of_call
+    steps, calls, step, share = view.steps, view.events.calls, view.step_of_call, found.coverage.calls
     if not len(steps):
         return
     if not len(calls):
         found.warn("no_api_calls", len(steps))
         return
-    every, waits = np.arange(len(steps)), host_waits(view)
+    if not calls.name.any_matches(_KNOWN_API):
+        found.warn("api_unknown", len(calls), name=calls.name.values[0])
+        return
+    if share is None:
+        return
+    traced = np.flatnonzero(view.is_traced)
+    waits = host_waits(view)
+    if num_polled := int(waits.name.containing(_POLLED).sum()):
+        found.warn("waits_polled", num_polled)
     of_wait = steps.of_ascending(waits.start)
     rows = np.flatnonzero(is_sync(waits.name) & (of_wait != NONE))
     syncs, of = waits[rows], of_wait[rows]
     duration = syncs.end - syncs.start
     for code in np.unique(syncs.name.codes):
         own = syncs.name.codes == code
-        found.add(f"sync.{syncs.name.values[code]}", duration[own], of[own])
-    found.add("sync.total_per_step", steps.sum_by(of, duration), every)
-    found.add("sync.calls_per_step", steps.sum_by(of), every)
-    found.add("launch.calls_per_step", steps.sum_by(step[is_launch(calls.name) & (step != NONE)]), every)
+        found.add(f"sync.{syncs.name.values[code]}", duration[own], of[own], coverage=share)
+    launches = step[is_launch(calls.name) & (step != NONE)]
+    found.add("sync.total_per_step", steps.sum_by(of, duration)[traced], traced, coverage=share)
+    found.add("sync.calls_per_step", steps.sum_by(of)[traced], traced, coverage=share)
+    found.add("launch.calls_per_step", steps.sum_by(launches)[traced], traced, coverage=share)
     threads, thread = compact(syncs.thread)
     api = syncs.name.values, syncs.name.codes
     found.blame("sync.by_thread", [([str(t) for t in threads], thread), api], duration)
-    waits = waits[of_wait != NONE]
+    inside = of_wait != NONE
+    exposed = None if found.coverage.launches is None else exposed_part(view, waits)[inside]
+    waits = waits[inside]
     paths = range_paths(view, waits.thread, waits.start)
-    found.blame("sync.by_range", [paths, (waits.name.values, waits.name.codes)], waits.end - waits.start)
+    keys = [paths, (waits.name.values, waits.name.codes)]
+    found.blame("sync.by_range", keys, waits.end - waits.start)
+    if exposed is not None:
+        found.blame("sync.by_range.exposed", keys, exposed)
+
+
+def exposed_part(view: View, waits: ApiCalls) -> IntArray:
+    """Of each host wait the part behind which the GPU was dry, int64 [waits].
+
+    What a launch came too late is spread over the waits of its thread since the launch before, the last wait first,
+    each at most its length.
+    """
+    exposed = np.zeros(len(waits), np.int64)
+    launches = view.join.launches
+    for thread in distinct(waits.thread):
+        mine = np.flatnonzero(waits.thread == thread)
+        start, length = waits.start[mine], (waits.end - waits.start)[mine]
+        of_thread = launches[launches.thread == thread]
+        late = np.append(np.where(of_thread.has_lead, np.maximum(-of_thread.lead, 0), 0), 0)
+        launch = np.searchsorted(of_thread.start, start, side="right")
+        upto = np.concatenate([[0], np.cumsum(length)])
+        stop = np.searchsorted(start, np.append(of_thread.start, np.iinfo(np.int64).max)[launch])
+        later = upto[stop] - upto[1:]
+        exposed[mine] = np.clip(late[launch] - later, 0, length)
+    return exposed
 
 
 def range_paths(view: View, thread: IntArray, t: IntArray) -> tuple[list[str], IntArray]:

@@ -83,7 +83,7 @@ PLANTED = (
             f"{LAUNCHES} AND correlationId NOT IN ({WORK_IDS})", (Fault.WORK_CUT,)),
     Planted("6: graph launches without work", "graph_launches_without_work",
             f"{CALLS} {NAMED.format('nameId')} LIKE '%GraphLaunch%'", (Fault.NO_GRAPH_WORK,)),
-    Planted("steps that launched nothing", "steps_without_launches",
+    Planted("steps that launched nothing", "idle_steps",
             f"{STEPS} AND NOT EXISTS ({LAUNCHED} AND r.start BETWEEN NVTX_EVENTS.start AND NVTX_EVENTS.\"end\")",
             (Fault.STEPS_IDLE,)),
     Planted("9: backtrace rows", "api_row_is_backtrace", f"{CALLS} WHERE eventClass = 67", (Fault.BACKTRACES,)),
@@ -226,7 +226,7 @@ def test_a_rank_that_was_not_traced_is_unknown_and_not_idle(warnings, tmp_path):
     assert (0, "no_gpu_rows") not in found
     tid = "SELECT MAX(globalTid) FROM NVTX_EVENTS"
     assert found[1, "no_gpu_rows"]["count"] == one(path, RANGES.format(f"WHERE globalTid = ({tid}) AND eventType = 59"))
-    assert "not idle" in found[1, "no_gpu_rows"]["text"]
+    assert "idle or busy" in found[1, "no_gpu_rows"]["text"]
 
 
 def test_ranges_in_one_process_and_cuda_in_another_is_said_of_both(warnings, tmp_path):

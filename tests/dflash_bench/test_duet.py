@@ -77,8 +77,9 @@ def test_an_arm_has_the_figures_of_its_own_blocks_and_each_sample_its_pair(duet,
 
 
 def test_without_an_arm_all_steps_count_and_none_has_a_pair(duet):
+    """Those that launch nothing do not."""
     found = measure(duet).find("launch.calls_per_step", 0)
-    assert (found.n, found.pair) == (6 * 6, None)
+    assert (found.n, found.pair) == (6 * 4, None)
 
 
 def test_an_arm_is_named_behind_its_run_and_a_run_of_two_arms_has_both_sides(duet):
@@ -105,6 +106,7 @@ def test_a_block_that_never_closed_does_not_count(tmp_path):
 
 def test_windows_of_steps_count_from_0_in_each_process(duet):
     run = measure(duet, Reading(first=1, last=4))
+    assert run.find("step.period", 0).values.tolist() == [PERIODS["control"]] * 3
     assert run.find("launch.calls_per_step", 0).n == 3
     assert run.find("range.fill", 0).n == 3
 

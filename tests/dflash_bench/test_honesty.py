@@ -73,8 +73,9 @@ def test_a_capture_of_ranges_alone_has_no_waits_not_waits_of_zero(measured):
 
 def test_steps_that_launched_nothing_are_counted_and_in_no_stall_figure(measured):
     figures, warnings, _ = measured(STEPS, [launch(k) for k in (0, 2)], [work(k) for k in (0, 2)])
-    assert warnings[0, "steps_without_launches"]["count"] == 2
+    assert warnings[0, "idle_steps"]["count"] == 2
     assert figures[0, "stall.total_per_step"]["n"] == 2
+    assert figures[0, "launch.calls_per_step"]["value"] == 1, "an iteration without work is none of zero launches"
     assert figures[0, "launch.lead"]["n"] == 1
 
 

@@ -7,7 +7,7 @@ from generator import Fault, Spec, write_export
 from handmade import Call, Range, events, view, write
 
 from dflash_bench.ingest.sources import IngestOptions, resolve_all
-from dflash_bench.metrics.kinds import MIN_STEPS, kinds_of
+from dflash_bench.metrics.kinds import _MIN_STEPS
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.presets import Preset, reading_of
 from dflash_bench.metrics.summary import figure
@@ -15,7 +15,7 @@ from dflash_bench.metrics.summary import figure
 
 def kinds(ranges, calls=()):
     """The steps of each kind, by number."""
-    return {str(kind): steps.nonzero()[0].tolist() for kind, steps in kinds_of(view(events(ranges, calls))).items()}
+    return {str(kind): steps.nonzero()[0].tolist() for kind, steps in view(events(ranges, calls)).kinds_of_all.items()}
 
 
 def steps(n):
@@ -28,7 +28,7 @@ def graphs(*numbers):
 
 def test_steps_of_one_kind_are_all_decode():
     assert kinds(steps(3), graphs(0, 1, 2)) == {"decode": [0, 1, 2]}
-    assert kinds(steps(3)) == {"decode": [0, 1, 2]}, "without any launch nothing tells otherwise"
+    assert kinds(steps(3)) == {"unknown": [0, 1, 2]}, "without any launch nothing tells"
 
 
 def test_a_step_that_launches_kernels_but_no_graph_as_the_others_do_is_eager_and_one_without_launches_idle():
@@ -36,8 +36,13 @@ def test_a_step_that_launches_kernels_but_no_graph_as_the_others_do_is_eager_and
     assert kinds(steps(5), calls) == {"decode": [0, 1, 2], "eager": [3], "idle": [4]}
 
 
-def test_where_few_steps_launch_graphs_none_is_eager():
-    assert kinds(steps(3), graphs(0)) == {"decode": [0, 1, 2]}
+def test_where_few_steps_launch_graphs_none_is_eager_and_nothing_tells_what_they_are():
+    kernels = [Call("cudaLaunchKernel", 100 * k + 60, 100 * k + 65, id=10 + k) for k in range(3)]
+    assert kinds(steps(3), [*graphs(0), *kernels]) == {"unknown": [0, 1, 2]}
+
+
+def test_most_iterations_may_be_idle():
+    assert kinds(steps(5), graphs(1)) == {"decode": [1], "idle": [0, 2, 3, 4]}
 
 
 def test_prefill_between_two_steps_belongs_to_the_first_and_is_mixed_if_that_step_launched_a_graph():
@@ -75,18 +80,28 @@ def test_engines_that_write_numbers_of_requests_into_a_step_say_what_it_did(tmp_
     assert found == {"steps@decode": 2, "steps@prefill": 1, "steps@mixed": 1}
 
 
-def test_kinds_with_steps_enough_are_timed_apart_and_their_samples_are_those_of_the_whole(tmp_path):
+def test_idle_steps_are_counted_and_in_no_figure_of_the_others(tmp_path):
     export = write_export(tmp_path / "made.sqlite", Spec(rows=12_000, faults=frozenset([Fault.STEPS_IDLE])))
     (profile,) = resolve_all([str(export)], IngestOptions(profiles=tmp_path / "profiles"))
     run = measure(profile)
     idle, decode = run.find("steps@idle", 0), run.find("steps@decode", 0)
     assert figure(idle) + figure(decode) == idle.n == decode.n
-    assert figure(idle) >= MIN_STEPS
-    apart = [run.find(f"step.period@{kind}", 0) for kind in ("idle", "decode")]
+    assert run.find("sync.calls_per_step", 0).n == figure(decode)
+    assert run.find("step.period", 0).n in (figure(decode), figure(decode) - 1)
+    assert {m.name for m in run.metrics if m.name.endswith("@idle")} == {"steps@idle"}
+
+
+def test_kinds_with_steps_enough_are_timed_apart_and_their_samples_are_those_of_the_whole(tmp_path):
+    """Every third step prefills."""
+    num = 3 * _MIN_STEPS
+    ranges = [*steps(num), *(Range("prefill", 100 * k + 10, 100 * k + 20) for k in range(0, num, 3))]
+    export = write(tmp_path / "kinds.sqlite", ranges, graphs(*range(num)))
+    (profile,) = resolve_all([str(export)], IngestOptions(profiles=tmp_path / "profiles"))
+    run = measure(profile)
+    apart = [run.find(f"step.period@{kind}", 0) for kind in ("mixed", "decode")]
+    assert [m.n for m in apart] == [_MIN_STEPS, 2 * _MIN_STEPS - 1]
     samples = [value for m in apart for value in m.values.tolist()]
     assert sorted(samples) == sorted(run.find("step.period", 0).values.tolist())
-    assert run.find("step.lead@idle", 0) is None, "what launches nothing has no lead"
-    assert run.find("step.lead@decode", 0).values.tolist() == run.find("step.lead", 0).values.tolist()
 
 
 def test_one_kind_alone_has_no_figures_beside_the_whole(tmp_path):

@@ -90,11 +90,11 @@ def test_calls_that_start_together_come_in_the_order_of_their_ids():
     assert leads == [(10, None), (10, 20), (10, 60)]
 
 
-def test_work_without_a_call_is_counted_and_in_no_lead():
-    """Work whose launch was cut off does not count as work before, either: the lead speaks of what is known."""
+def test_work_without_a_call_has_no_lead_but_keeps_its_lane_busy_for_what_starts_after_it():
+    """Queued at 100 while work of an unknown launch runs until 500: 400 ahead."""
     calls = [Call("cudaLaunchKernel", 10, 15, id=1), Call("cudaLaunchKernel", 100, 105, id=3)]
     leads, counts, launched = joined(calls, [Work(20, 30, id=1), Work(30, 500, id=2), Work(500, 510, id=3)])
-    assert leads == [(10, None), (100, -70)]
+    assert leads == [(10, None), (100, 400)]
     assert (len(counts.work), len(counts.launches)) == (3, 2)
     assert launched.all()
 
@@ -117,7 +117,7 @@ def test_of_calls_that_repeat_an_id_the_first_counts():
 def test_work_that_starts_before_its_call_is_counted_as_impossible_and_kept():
     calls = [Call("cudaLaunchKernel", t, t + 5, id=t) for t in (10, 100)]
     leads, counts, _ = joined(calls, [Work(20, 30, id=10), Work(99, 110, id=100)])
-    assert counts.num_impossible == 1
+    assert counts.is_impossible.tolist() == [False, True]
     assert leads == [(10, None), (100, -70)]
 
 
@@ -235,16 +235,19 @@ def test_every_lead_equals_the_definition(calls, rows):
     first = {}
     for call in calls:
         first.setdefault(call.id, call)
-    ends, time = {}, {}
+    pieces, time = {}, {}
     for w in work:
-        if w.id in first:
-            ends[w.id] = max(ends.get(w.id, w.end), w.end)
-            time[w.id, w.stream] = time.get((w.id, w.stream), 0) + w.end - w.start
+        start, end = pieces.get(w.id, (w.start, w.end))
+        pieces[w.id] = min(start, w.start), max(end, w.end)
+        time[w.id, w.stream] = time.get((w.id, w.stream), 0) + w.end - w.start
+    lane = {i: 1 if time.get((i, 1), 0) >= 0.99 * time.get((i, 2), 0) else 2 for i in pieces}
     expected, before = [], {1: [], 2: []}
-    for call in sorted((first[i] for i in ends), key=lambda c: (c.start, c.id)):
-        on = before[1 if time.get((call.id, 1), 0) >= time.get((call.id, 2), 0) else 2]
-        expected.append((call.start, max(on) - call.start if on else None))
-        on.append(ends[call.id])
+    for call in sorted((first[i] for i in pieces if i in first), key=lambda c: (c.start, c.id)):
+        start, end = pieces[call.id]
+        alone = [e for i, (s, e) in pieces.items() if i not in first and lane[i] == lane[call.id] and s < start]
+        ends = before[lane[call.id]]
+        expected.append((call.start, max(*ends, *alone, -1) - call.start if ends else None))
+        ends.append(end)
     assert joined(calls, work)[0] == expected
 
 

@@ -17,7 +17,7 @@ from dflash_bench.metrics.events.gpu import GpuRows
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.process import ProcessEvents, load
 from dflash_bench.metrics.events.steps import Steps
-from dflash_bench.model import ProcessInfo, RankSource
+from dflash_bench.model import CaptureInfo, ProcessInfo, RankSource, Recorder
 from dflash_bench.report.gpu_work import gpu_work
 from dflash_bench.report.timeline import _MAX_BARS, BarKind, _depths, _median_and_longest, _step_windows
 
@@ -51,6 +51,10 @@ class OneProcess:
     @property
     def info(self):
         return self
+
+    @property
+    def captures(self):
+        return (CaptureInfo("made", 1, Recorder.NSYS, None, None, None, None, None),)
 
     def processes_of(self, rank):
         return (PROCESS,)
@@ -156,7 +160,7 @@ def test_work_without_a_call_keeps_its_bar_and_has_no_launch():
 def test_the_median_step_is_the_one_nearest_to_the_median_and_the_longest_the_first_of_equals():
     start = array(0, 100, 200, 300, 400)
     end = start + array(10, 60, 30, 60, 20)
-    steps = Steps(start, end, "dflash", np.arange(len(start)))
+    steps = Steps(start, end, "dflash", np.append(start[1:], -1))
     assert dict(_median_and_longest(steps)) == {"median step": 2, "longest step": 1}
 
 
@@ -231,8 +235,8 @@ def test_names_stay_with_their_events():
     """A frozen event set is sliced by rows; names are codes and go along."""
     names = Names(array(0, 1, 0), ("a", "b"))
     ranges = Ranges(array(1, 1, 1), names, names, array(0, 1, 2), array(9, 8, 7), names)
-    calls = ApiCalls(array(), array(), Names(array(), ()), array(), array())
-    rows = GpuRows(array(), array(), array(), array().astype(bool), *(array() for _ in range(4)))
+    calls = ApiCalls(array(), array(), Names(array(), ()), array(), array(), array())
+    rows = GpuRows(array(), array(), array(), array().astype(bool), *(array() for _ in range(4)), array().astype(bool))
     events = ProcessEvents(PROCESS, ranges, 0, calls, rows, Names(array(), ()), array())
     found = gpu_work(OneProcess([], [], []), events)
     assert len(found) == 0

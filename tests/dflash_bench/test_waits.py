@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_bench.metrics import waits
-from dflash_bench.metrics.leads import measure_leads
-from dflash_bench.metrics.measurements import Measurements, blame_rows, merged
+from dflash_bench.metrics.measurements import Coverage, Measurements, blame_rows, merged
+from dflash_bench.metrics.stalls import measure_stalls
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ RANGES = (Range("decode_step", 0, 100), Range("fill", 10, 40), Range("decode_ste
 
 
 def waited(calls):
-    found = Measurements(0)
+    found = Measurements(0, coverage=Coverage(calls=1.0))
     waits.measure_waits(view(events(RANGES, calls)), found)
     return found.causes, {name: samples.values.tolist() for name, samples in found.metrics.items()}
 
@@ -62,13 +62,14 @@ def test_waits_are_those_inside_steps_on_any_thread():
         Call("cudaStreamSynchronize", 50, 60, id=2, tid=9),
         Call("cudaStreamSynchronize", 150, 160, id=3),
         Call("cudaLaunchKernel", 21, 22, id=4),
+        Call("cudaLaunchKernel", 201, 202, id=5),
     ]
     causes, found = waited(calls)
     assert found == {
         "sync.cudaStreamSynchronize": [10, 10],
         "sync.total_per_step": [20, 0],
         "sync.calls_per_step": [2, 0],
-        "launch.calls_per_step": [1, 0],
+        "launch.calls_per_step": [1, 1],
     }
     assert blame_rows(causes["sync.by_thread"], 0) == [
         (0, str(PID), "cudaStreamSynchronize", 1, 10, 10.0),
@@ -82,6 +83,7 @@ def test_the_code_that_waited_is_the_path_of_ranges_around_the_call():
         Call("cudaMemcpy", 50, 55, id=2),
         Call("cudaMemcpyAsync", 60, 65, id=3),
         Call("cudaEventSynchronize", 250, 251, id=4, tid=9),
+        Call("cudaLaunchKernel", 260, 261, id=5),
     ]
     assert blame_rows(waited(calls)[0]["sync.by_range"], 3) == [
         (3, "decode_step > fill", "cudaStreamSynchronize", 1, 10, 10.0),
@@ -100,8 +102,8 @@ def test_a_stall_is_blamed_on_what_the_thread_did_when_the_stream_ran_dry():
         Call("cudaLaunchKernel", 210, 211, id=4),
     ]
     work = [Work(2, 25, id=1), Work(36, 45, id=2), Work(61, 120, id=3), Work(211, 220, id=4)]
-    found = Measurements(0)
-    measure_leads(view(events(RANGES, calls, work)), found)
+    found = Measurements(0, coverage=Coverage(1.0, 1.0, 1.0))
+    measure_stalls(view(events(RANGES, calls, work)), found)
     assert blame_rows(found.causes["stall.by_cause"], None) == [
         (None, "- · -", 1, 90, 90.0),
         (None, "decode_step · -", 1, 15, 15.0),

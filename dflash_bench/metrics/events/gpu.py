@@ -7,7 +7,7 @@ its nodes once, so the k-th row of every node belongs to the graph's k-th replay
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,14 @@ from dflash_bench.layout import Events
 from dflash_bench.metrics.events.arrays import NONE, Index, changes, compact, read_columns, selected, slim
 from dflash_bench.model import BoolArray, IntArray, ProcessInfo
 from dflash_bench.profile import Profile
+
+_MAX_OVERLAP_NS = 10_000
+_MAX_DAMAGED = 0.01
+"""Share of rows up to which those that overlap the next of their stream by more than that, or outlast the capture, are
+taken as damaged."""
+
+_TIE = 0.01
+"""Share of its time by which a stream must lead another to be where a piece mostly runs."""
 
 GRAPH_BITS = 32
 """nsys' graphNodeId: the graph above these bits, the node below."""
@@ -25,6 +33,7 @@ class GpuRows:
     """GPU rows of the capture, in any order. All arrays [n]. ``is_replay``: rows that are a whole graph replay.
 
     ``node``, ``graph``: the graph node that a row ran, and the graph, NONE where it is not known to be of one.
+    ``is_damaged``: rows whose end cannot be; it is cut to where the next row of the stream starts.
     """
 
     device: IntArray
@@ -35,6 +44,7 @@ class GpuRows:
     end: IntArray
     node: IntArray
     graph: IntArray
+    is_damaged: BoolArray
 
     def __len__(self) -> int:
         return len(self.start)
@@ -57,6 +67,7 @@ class Work:
     id: IntArray
     start: IntArray
     end: IntArray
+    is_damaged: BoolArray
     num_rows: IntArray
     first_row: IntArray
     num_replays: int
@@ -72,7 +83,7 @@ class Work:
 
 
 def read_gpu_rows(profile: Profile, process: ProcessInfo) -> GpuRows:
-    """The GPU rows of a process."""
+    """The GPU rows of a process, those that cannot be marked."""
     columns = (
         "device", "stream", "correlation_id", "kind", "start_ns", "end_ns", "graph_node_id", "graph_exec_id",
     )  # fmt: skip
@@ -80,7 +91,35 @@ def read_gpu_rows(profile: Profile, process: ProcessInfo) -> GpuRows:
         profile, Events.GPU_WORK, process, columns
     ).values()
     graph = slim(np.where(graph == NONE, node >> GRAPH_BITS, graph))
-    return GpuRows(device, stream, correlation, kind.among({"graph"}), start, end, node, graph)
+    rows = GpuRows(
+        device, stream, correlation, kind.among({"graph"}), start, end, node, graph, np.zeros(len(end), bool)
+    )
+    return plausible(rows, profile.info.captures[process.capture].last_ns)
+
+
+def plausible(rows: GpuRows, last: int | None) -> GpuRows:
+    """The rows, marked and cut where one ends after the capture, or long after the next of its stream began.
+
+    Where more than a few do, it is how this GPU or this clock works, and no damage.
+    """
+    lane = lanes(rows.device, rows.stream)
+    order = np.lexsort((rows.start, lane)) if lane.strides != (0,) else np.argsort(rows.start, kind="stable")
+    has_next = np.append(lane[order][1:] == lane[order][:-1], False)[: len(order)]
+    next_start = np.where(has_next, np.append(rows.start[order][1:], 0)[: len(order)], rows.end[order])
+    end = rows.end[order]
+    overlaps = end - next_start > _MAX_OVERLAP_NS
+    is_late = np.zeros(len(end), bool) if last is None else end > last
+    damaged = np.zeros(len(end), bool)
+    for found in (overlaps, is_late):
+        if 0 < found.sum() <= max(_MAX_DAMAGED * len(end), 1):
+            damaged |= found
+    if not damaged.any():
+        return rows
+    cut = np.where(has_next, next_start, rows.start[order])
+    is_damaged, ends = rows.is_damaged.copy(), rows.end.copy()
+    is_damaged[order[damaged]] = True
+    ends[order[damaged]] = cut[damaged]
+    return replace(rows, end=ends, is_damaged=is_damaged)
 
 
 def pieces(rows: GpuRows) -> Work:
@@ -109,6 +148,7 @@ def pieces(rows: GpuRows) -> Work:
         id=ids[begins],
         start=start,
         end=end,
+        is_damaged=rows.is_damaged[order] if first.all() else np.logical_or.reduceat(rows.is_damaged[order], begins),
         num_rows=np.diff(np.append(begins, len(ids))),
         first_row=order[begins],
         num_replays=num_replays,
@@ -117,15 +157,17 @@ def pieces(rows: GpuRows) -> Work:
 
 
 def _longest_lane(rows: GpuRows, lane: IntArray, order: IntArray, begins: IntArray) -> IntArray:
-    """A row of each piece that lies on the stream with most of its time, of equals the lowest."""
+    """A row of each piece that lies on the stream with most of its time, of equals (to `_TIE`) the lowest."""
     piece = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(order))))
     own = lane[order]
     by_lane = np.lexsort((own, piece))
     first = np.flatnonzero(changes(piece[by_lane]) | changes(own[by_lane]))
     time = np.add.reduceat((rows.end - rows.start)[order][by_lane], first)
     place, row = piece[by_lane][first], order[by_lane[first]]
-    longest = np.lexsort((own[by_lane][first], -time, place))
-    return row[longest[changes(place[longest])]]
+    # lanes come in order: of those that are nearly as long as the longest the first counts
+    longest = np.maximum.reduceat(time, np.flatnonzero(changes(place)))
+    kept = np.flatnonzero(time >= (1 - _TIE) * longest[place])
+    return row[kept[changes(place[kept])]]
 
 
 def _lane_of_graph(stream: IntArray, graph: IntArray) -> IntArray:

@@ -15,6 +15,9 @@ from dflash_bench.metrics.events.gpu import Work
 from dflash_bench.metrics.events.host import ApiCalls
 from dflash_bench.model import BoolArray, IntArray
 
+_MAX_SHIFT = 2
+"""Replays that may come before the first launch when replays without an id are joined in order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launches:
@@ -51,7 +54,8 @@ class Launches:
 class Join:
     """Calls joined to their work, and what the join could not use.
 
-    ``has_work`` bool [calls]. ``num_waiting``: graph launches that join nothing by their id.
+    ``has_work`` bool [calls]. ``num_waiting``: graph launches that join nothing by their id; ``num_by_order`` of them
+    were joined to replays without an id in order, the first of them to replay number ``shift``.
     """
 
     launches: Launches
@@ -59,8 +63,13 @@ class Join:
     work: Work
     num_waiting: int
     num_by_order: int
-    num_impossible: int
+    shift: int
     num_duplicate_calls: int
+
+    @property
+    def is_impossible(self) -> BoolArray:
+        """bool [launches]: whose work starts before they do."""
+        return self.work.start[self.launches.piece] < self.launches.start
 
     @property
     def num_unlaunched(self) -> int:
@@ -76,8 +85,7 @@ def is_launch(names: Names) -> BoolArray:
 def join(calls: ApiCalls, work: Work) -> Join:
     """Join the calls of a process to its GPU work.
 
-    Replays without an id go to the graph launches without work, the k-th to the k-th, if there are as many of one as
-    of the other: otherwise every lead could be wrong by a shift.
+    Replays without an id go to the graph launches without work in order, see `_in_order`.
     """
     ids, call_of = _first_call(calls)
     place = np.minimum(np.searchsorted(ids, work.id), max(len(ids) - 1, 0))
@@ -87,30 +95,48 @@ def join(calls: ApiCalls, work: Work) -> Join:
     has_work[call[is_known]] = True
     waiting = np.flatnonzero(calls.name.containing("GraphLaunch") & ~has_work)
     is_by_order = np.zeros(len(work), bool)
-    if work.num_replays and work.num_replays == len(waiting):
-        is_by_order = (work.id < 0) & (work.id >= -work.num_replays)
-        call[is_by_order] = waiting[-1 - work.id[is_by_order]]
-        has_work[waiting] = True
+    replay, shift = _in_order(calls.start[waiting], work)
+    if len(replay):
+        is_by_order[replay] = True
+        call[replay] = waiting[-1 - work.id[replay] - shift]
+        has_work[call[replay]] = True
     launches = _launches(calls, work, call, is_by_order)
     return Join(
         launches=launches,
         has_work=has_work,
         work=work,
         num_waiting=len(waiting),
-        num_by_order=len(waiting) if is_by_order.any() else 0,
-        num_impossible=int((work.start[launches.piece] < launches.start).sum()),
+        num_by_order=len(replay),
+        shift=shift,
         num_duplicate_calls=len(calls) - len(ids),
     )
+
+
+def _in_order(start: IntArray, work: Work) -> tuple[IntArray, int]:
+    """The pieces of replays that go to graph launches in order, and how many replays come before the first launch.
+
+    ``start`` int64 [launches]. Only where there are as many replays as launches: otherwise one is missing anywhere, and
+    all leads behind it would be another launch's. The launches of the first few can lie before the capture all the
+    same, and the replays of the last few behind it: then work seems to start before its launch.
+    """
+    replays = np.flatnonzero((work.id < 0) & (work.id >= -work.num_replays))
+    number = -1 - work.id[replays]
+    for shift in range(_MAX_SHIFT + 1) if len(start) == work.num_replays else ():
+        known = number >= shift
+        if (work.start[replays[known]] >= start[number[known] - shift]).all():
+            return replays[known], shift
+    return replays[:0], 0
 
 
 def _launches(calls: ApiCalls, work: Work, call: IntArray, is_by_order: BoolArray) -> Launches:
     """``call`` int64 [work]: the call of each piece, or NONE."""
     piece = np.flatnonzero(call != NONE)
+    alone = np.flatnonzero(call == NONE)
     if not (call[piece][1:] >= call[piece][:-1]).all():
         # calls are in order of start, of equal starts by id
         piece = piece[np.argsort(call[piece], kind="stable")]
     call = call[piece]
-    dry, has_lead = _latest_end_before(at_rows(work.lane, piece), work.end[piece])
+    dry, has_lead = _latest_end_before(work, piece, alone)
     return Launches(
         call=call,
         piece=piece,
@@ -124,13 +150,28 @@ def _launches(calls: ApiCalls, work: Work, call: IntArray, is_by_order: BoolArra
     )
 
 
-def _latest_end_before(lane: IntArray, end: IntArray) -> tuple[IntArray, BoolArray]:
-    """Of each piece the latest end of those before it on its lane, and whether there are any."""
-    dry, has_lead = np.zeros(len(end), np.int64), np.ones(len(end), bool)
+def _latest_end_before(work: Work, piece: IntArray, alone: IntArray) -> tuple[IntArray, BoolArray]:
+    """Of each launched piece the latest end of the work before it on its lane, and whether that is known.
+
+    ``piece`` in order of launch. Work without a launch (``alone``) comes before what starts after it. After work whose
+    end is damaged nobody knows when the lane ran dry.
+    """
+    lanes_of_work = work.lane
+    lane, lane_alone = at_rows(lanes_of_work, piece), at_rows(lanes_of_work, alone)
+    dry, has_lead = np.zeros(len(piece), np.int64), np.ones(len(piece), bool)
     for own in distinct(lane):
         rows = np.flatnonzero(lane == own)
-        dry[rows[1:]] = np.maximum.accumulate(end[rows])[:-1]
+        end = work.end[piece[rows]]
+        dry[rows[1:]] = np.maximum.accumulate(end)[:-1]
         has_lead[rows[:1]] = False
+        has_lead[rows[1:]] = ~work.is_damaged[piece[rows[:-1]]]
+        rest = alone[lane_alone == own]
+        if len(rest):
+            rest = rest[np.argsort(work.start[rest], kind="stable")]
+            latest = np.maximum.accumulate(work.end[rest])
+            before = np.searchsorted(work.start[rest], work.start[piece[rows]]) - 1
+            later = rows[before >= 0]
+            dry[later] = np.maximum(dry[later], latest[before[before >= 0]])
     return dry, has_lead
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dflash_bench.duet import duet_mark
 from dflash_bench.findings import finding
-from dflash_bench.metrics.events.arrays import NONE, Index, Names
+from dflash_bench.metrics.events.arrays import NONE, OPEN, Index, Names
 from dflash_bench.metrics.events.host import Ranges
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import BoolArray, Finding, IntArray
@@ -18,14 +18,15 @@ from dflash_bench.model import BoolArray, Finding, IntArray
 class Steps:
     """The steps of one process that count, ascending, none inside another. All arrays [n].
 
-    ``domain`` is where its own ranges live (libraries use others). ``number`` is the place of each among all steps of
-    the process, ``pair`` the pair of blocks that it is from, in a duet.
+    ``domain`` is where its own ranges live (libraries use others). ``next_start`` is where the next step of the process
+    starts, counted or not, OPEN where there is none, or in a duet none in the same block. ``pair`` is the pair of
+    blocks that each step is from, in a duet.
     """
 
     start: IntArray
     end: IntArray
     domain: str
-    number: IntArray
+    next_start: IntArray
     pair: IntArray | None = None
 
     def __len__(self) -> int:
@@ -33,21 +34,17 @@ class Steps:
 
     def __getitem__(self, index: Index) -> Steps:
         pair = None if self.pair is None else self.pair[index]
-        return Steps(self.start[index], self.end[index], self.domain, self.number[index], pair)
+        return Steps(self.start[index], self.end[index], self.domain, self.next_start[index], pair)
 
     @property
     def is_followed(self) -> BoolArray:
-        """bool [n]: whether the next step of the process counts too, in the same block."""
-        followed = np.zeros(len(self), bool)
-        followed[:-1] = np.diff(self.number) == 1
-        if self.pair is not None:
-            followed[:-1] &= np.diff(self.pair) == 0
-        return followed
+        """bool [n]: whether there is a next step."""
+        return self.next_start != OPEN
 
     @property
     def stop(self) -> IntArray:
         """Where what belongs to a step ends: at the start of the next, or with the step itself where none follows."""
-        return np.where(self.is_followed, np.append(self.start[1:], 0)[: len(self)], self.end)
+        return np.where(self.is_followed, self.next_start, self.end)
 
     def covering(self, t: IntArray) -> IntArray:
         """The step whose [start, stop) holds each instant, or NONE. int64 [n] → int64 [n]."""
@@ -104,7 +101,7 @@ def find_steps(ranges: Ranges, rank: int | None, reading: Reading) -> tuple[Step
     if inner.any():
         findings.append(finding("step_inside_step", rank, int(inner.sum())))
         found = found[~inner]
-    return Steps(found.start, found.end, domain, np.arange(len(found))), tuple(findings)
+    return Steps(found.start, found.end, domain, np.append(found.start[1:], OPEN)[: len(found)]), tuple(findings)
 
 
 def _main_domain(found: Ranges) -> tuple[str, int]:
@@ -138,5 +135,7 @@ def in_blocks(steps: Steps, blocks: Blocks) -> Steps:
     """The steps that start inside a block, with its pair."""
     block = np.searchsorted(blocks.open, steps.start, side="right") - 1
     inside = (block >= 0) & (steps.start < np.append(blocks.close, 0)[block])
+    pair = blocks.pair[block[inside]]
+    is_last = np.append(pair[1:] != pair[:-1], True)[: len(pair)]
     found = steps[inside]
-    return replace(found, pair=blocks.pair[block[inside]])
+    return replace(found, next_start=np.where(is_last, OPEN, found.next_start), pair=pair)
