@@ -12,7 +12,7 @@ from dflash_bench.metrics.events.arrays import NONE, by_code, changes
 from dflash_bench.metrics.events.host import Ranges
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.view import View
-from dflash_bench.metrics.waits import exposed_part, host_waits
+from dflash_bench.metrics.waits import exposed_part, waits_of
 from dflash_bench.model import BoolArray, IntArray
 
 _MAX_LISTED = 100
@@ -26,7 +26,7 @@ def measure_costs(view: View, found: Measurements) -> None:
         return
     traced = np.flatnonzero(view.is_traced)
     own = view.own[view.own.thread == view.step_thread]
-    waits = host_waits(view)
+    waits = waits_of(view)
     waits = waits[waits.thread == view.step_thread]
     waited = _TimeInside(waits.start, waits.end)
     is_agreement = own.name.among({view.reading.agreement})

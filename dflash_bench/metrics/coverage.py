@@ -1,6 +1,7 @@
 """``coverage.*``: how much of launches, calls and GPU work a capture lets one see, and what is withheld for want of it.
 
-Each figure rests on its own population: those of graphs on graph launches, waits and costs on API calls.
+Each figure rests on its own population: leads on launches, and on graph launches where these are joined less often;
+waits and costs on API calls.
 """
 
 from __future__ import annotations
@@ -49,13 +50,9 @@ def measure_coverage(view: View, found: Measurements) -> Coverage:
     facts = {"without": without, "unlaunched": joined.num_unlaunched, "replays": _about_replays(joined)}
     if graphs.any() and not joined.has_work[graphs].any():
         found.warn("graph_launches_without_work", int(graphs.sum()), replays=facts["replays"])
-        return Coverage(None, None, _judged(of_calls, "calls", facts, view, found))
+        return Coverage(None, _judged(of_calls, "calls", facts, view, found))
     launches = _judged(of_launches, "launches", facts, view, found)
-    return Coverage(
-        launches=launches,
-        graphs=_judged(min(of_graphs, of_work), "", facts, view, found) if graphs.any() else launches,
-        calls=_judged(of_calls, "calls", facts, view, found),
-    )
+    return Coverage(launches, _judged(of_calls, "calls", facts, view, found))
 
 
 def _share(is_good: BoolArray, among: BoolArray) -> float:
@@ -81,7 +78,7 @@ def _share_of_calls(view: View) -> float:
 
 
 def _judged(share: float, what: str, facts: dict[str, object], view: View, found: Measurements) -> float | None:
-    """The share, None where it is too small, with the warning that is due. ``what``: whose it is; "" warns nobody."""
+    """The share, None where it is too small, with the warning that is due."""
     if not len(view.steps) or share >= _WARNED_BELOW:
         return share
     is_withheld = share < _WITHHELD_BELOW

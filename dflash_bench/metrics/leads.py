@@ -16,18 +16,16 @@ _BACKPRESSURE_FACTOR = 10
 
 def measure_leads(view: View, found: Measurements) -> None:
     """The leads of launches inside steps: all, those of graphs, the first of each step."""
-    launches, coverage = view.launches, found.coverage
-    step = view.step_of_call[launches.call]
-    if coverage.graphs is not None and launches.has_lead.any():
-        _add_step_leads(view, launches, step, coverage.graphs, found)
-    launches, step = launches[launches.has_lead], step[launches.has_lead]
-    if coverage.graphs is not None:
-        _add_graph_leads(view, launches[launches.is_graph], step[launches.is_graph], coverage.graphs, found)
-    if coverage.launches is None or not len(launches):
+    launches, share = view.launches, found.coverage.launches
+    if share is None or not launches.has_lead.any():
         return
-    _add_launch_leads("", launches, step, coverage.launches, found)
+    step = view.step_of_call[launches.call]
+    _add_step_leads(view, launches, step, share, found)
+    launches, step = launches[launches.has_lead], step[launches.has_lead]
+    _add_graph_leads(view, launches[launches.is_graph], step[launches.is_graph], share, found)
+    _add_launch_leads("", launches, step, share, found)
     is_main = at_rows(view.join.work.lane, launches.piece) == main_lane(view)
-    _add_launch_leads("@main", launches[is_main], step[is_main], coverage.launches, found)
+    _add_launch_leads("@main", launches[is_main], step[is_main], share, found)
     found.add_value("launch.backpressure", int(_is_blocked(view, launches).sum()), len(launches))
 
 

@@ -40,11 +40,11 @@ class Samples:
 class Coverage:
     """The share that figures could see of what they rest on; None: they are withheld.
 
-    ``launches``: leads, stalls, dry time. ``graphs``: the leads of graph launches. ``calls``: waits, costs, counts.
+    ``launches``: leads, stalls, dry time, of graph launches no more than of the others among which they are. ``calls``:
+    waits, costs, counts.
     """
 
     launches: float | None = None
-    graphs: float | None = None
     calls: float | None = None
 
 

@@ -32,7 +32,7 @@ where a capture does not say. An allocator asks once or twice about events that 
 _POLLED = " (polled)"
 
 
-def host_waits(view: View) -> ApiCalls:
+def waits_of(view: View) -> ApiCalls:
     """The calls that return only when the GPU got somewhere, copies too, and runs of queries that stand for one."""
     calls = view.events.calls
     waits = calls[calls.name.matching(SYNC) | calls.name.matching(BLOCKING_COPY)]
@@ -72,7 +72,7 @@ def measure_waits(view: View, found: Measurements) -> None:
     if share is None:
         return
     traced = np.flatnonzero(view.is_traced)
-    waits = host_waits(view)
+    waits = waits_of(view)
     if num_polled := int(waits.name.containing(_POLLED).sum()):
         found.warn("waits_polled", num_polled)
     of_wait = steps.of_ascending(waits.start)

@@ -102,7 +102,7 @@ def test_a_stall_is_blamed_on_what_the_thread_did_when_the_stream_ran_dry():
         Call("cudaLaunchKernel", 210, 211, id=4),
     ]
     work = [Work(2, 25, id=1), Work(36, 45, id=2), Work(61, 120, id=3), Work(211, 220, id=4)]
-    found = Measurements(0, coverage=Coverage(1.0, 1.0, 1.0))
+    found = Measurements(0, coverage=Coverage(1.0, 1.0))
     measure_stalls(view(events(RANGES, calls, work)), found)
     assert blame_rows(found.causes["stall.by_cause"], None) == [
         (None, "- · -", 1, 90, 90.0),
