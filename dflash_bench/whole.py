@@ -69,7 +69,8 @@ def partial_folder(target: Path) -> Iterator[Path]:
         with _held(target, ".*.partial") as folder:
             yield folder
     except OSError as error:
-        raise DataError(f"{target} could not be written: {error.strerror or error}") from error
+        text = f"{target} could not be written: {error.strerror or error}"
+        raise DataError(text, hint="make room there, or name another folder with --profiles") from error
 
 
 @contextmanager

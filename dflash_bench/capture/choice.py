@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +13,8 @@ from dflash_bench.capture.check import NVTX_MEND, nvtx_problem
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.errors import CaptureError, UsageError
 from dflash_bench.model import Recorder
+
+_ANSWER_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,23 @@ def _installed_nvtx() -> str | None:
         return metadata.version("nvtx")
     except metadata.PackageNotFoundError:
         return None
+
+
+def lost_ranges(command: Sequence[str], tool: NsysTool) -> str | None:
+    """Why the Python ranges of a command would not arrive, known before it runs; None when nothing is known.
+
+    Asked is the command's own Python, where it is one, else this one.
+    """
+    version = _installed_nvtx()
+    if Path(command[0]).name.startswith("python"):
+        code = "from importlib.metadata import version; print(version('nvtx'))"
+        try:
+            done = subprocess.run([command[0], "-c", code], capture_output=True, text=True, timeout=_ANSWER_S)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        version = done.stdout.strip() if done.returncode == 0 else None
+    problem = None if version is None else nvtx_problem(version, tool.version)
+    return None if problem is None else f"{problem.text}; {NVTX_MEND} where it runs, or install a newer nsys"
 
 
 def choose(

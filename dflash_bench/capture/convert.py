@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from dflash_bench.capture import nsys
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.nsys_command import export_command, import_command
 from dflash_bench.errors import CaptureError, DataError
+from dflash_bench.whole import whole_file
 
 log = logging.getLogger(__name__)
 
@@ -96,12 +96,9 @@ def _export_report(report: Path, output: Path, tool: NsysTool | None = None) -> 
             f"{report}: an nsys report, and there is no nsys here to export it",
             hint=f"where nsys is: nsys export --type=sqlite {report.name}",
         )
-    partial = output.with_name(f".{output.stem}.{os.getpid()}.partial.sqlite")
-    try:
+    with whole_file(output, ".sqlite") as partial:
         _convert(report, export_command(tool, report, partial), partial, tool)
-        return partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
+    return output
 
 
 def _export_types(tool: NsysTool) -> frozenset[str]:

@@ -35,11 +35,20 @@ def new_capture_folder(profiles: Path, run: str) -> Path:
 
     Raises UsageError when it cannot be made.
     """
-    folder = profiles / f".{run[:100]}.{os.getpid()}-{secrets.token_hex(4)}.capturing"
+    return _made(profiles / f".{run[:100]}.{os.getpid()}-{secrets.token_hex(4)}.capturing")
+
+
+def shared_capture_folder(profiles: Path, run: str) -> Path:
+    """The folder in which all ranks of one run put their captures. Raises UsageError when it cannot be made."""
+    return _made(profiles / f"{run}.ranks", is_shared=True)
+
+
+def _made(folder: Path, *, is_shared: bool = False) -> Path:
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=is_shared)
     except OSError as error:
-        raise UsageError(f"{profiles} cannot be written: {error.strerror}", hint="pass --profiles DIR") from None
+        text = f"{folder.parent} cannot be written: {error.strerror}"
+        raise UsageError(text, hint="--profiles FOLDER names another one") from None
     return folder
 
 

@@ -8,15 +8,17 @@ argument.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 from dflash_bench import __version__
 from dflash_bench.capture.recording import RecordedCall, RecordedWork, Recording, WorkKind
 from dflash_bench.capture.tables import EXPORT_COLUMNS, EXPORT_ENUMS, SCHEMA_VERSION, ExportTable
+from dflash_bench.errors import DataError
+from dflash_bench.whole import whole_file
 
 _RECORDER_ROW = "DFLASH_BENCH:RECORDER"
 _DEVICE_ROW = "DFLASH_BENCH:DEVICE"
@@ -39,25 +41,16 @@ def global_tid(pid: int, tid: int) -> int:
 
 
 def write_recording(recording: Recording, path: Path) -> None:
-    """Write the file under a temporary name and rename it: it is whole or not there.
-
-    Raises OSError or sqlite3.Error when it cannot be written; the temporary file is then removed.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.unlink(missing_ok=True)
+    """Write the file, whole or not at all. Raises DataError when it cannot be written."""
     try:
-        database = sqlite3.connect(partial, isolation_level=None)
-        try:
+        with whole_file(path) as partial, closing(sqlite3.connect(partial, isolation_level=None)) as database:
             # The file is renamed into place when whole, so a journal protects nothing.
             database.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; BEGIN")
             for table, rows in _tables(recording).items():
                 _insert(database, table, rows)
             database.execute("COMMIT")
-        finally:
-            database.close()
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    except sqlite3.Error as error:
+        raise DataError(f"{path} could not be written: {error}") from error
 
 
 def _insert(database: sqlite3.Connection, table: ExportTable, rows: list[_Row]) -> None:

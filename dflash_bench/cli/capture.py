@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflash_bench.capture.folder import free_name, new_capture_folder, run_name, set_aside
+from dflash_bench.capture.folder import free_name, new_capture_folder, run_name, set_aside, shared_capture_folder
 from dflash_bench.cli.console import stderr, stdout
 from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, ProfilesFolder
 from dflash_bench.errors import BenchError, CaptureError, ExitCode, UsageError, quoted
@@ -94,7 +94,7 @@ def capture(
     if annotate is not None or recorder or torch_profiler:
         job = _annotated(job, annotate, arm, recorder, torch_profiler)
     if not (recorder or torch_profiler):
-        job = replace(job, tool=_usable(nsys))
+        job = replace(job, tool=_usable(nsys, command))
     if dry_run:
         shown_in = profiles / filed.run / "captures"
         job = replace(job, folder=shown_in)
@@ -159,9 +159,10 @@ def _name(name: str | None, command: list[str], profiles: Path) -> str:
     return name
 
 
-def _usable(explicit: Path | None) -> NsysTool:
+def _usable(explicit: Path | None, command: list[str]) -> NsysTool:
     """The nsys to use. One without a working importer is used too: what it leaves can be converted elsewhere."""
     from dflash_bench.capture import nsys
+    from dflash_bench.capture.choice import lost_ranges
 
     tool = nsys.find_nsys(explicit)
     if tool is None:
@@ -173,6 +174,8 @@ def _usable(explicit: Path | None) -> NsysTool:
         lacks = f"lacks {', '.join(tool.missing_libs)}" if tool.missing_libs else "is not where it looks for it"
         text = f"warning: the importer of nsys {tool.version_text} {lacks}: only a raw .qdstrm will be left"
         stderr.print(f"{text} (to mend it: {tool.mend})" if tool.mend else text, markup=False)
+    if problem := lost_ranges(command, tool):
+        stderr.print(f"warning: {problem}", markup=False)
     return tool
 
 
@@ -238,8 +241,7 @@ def _folder(job: CommandCapture, filed: _Filed) -> Path:
     """A folder of its own; all ranks of one run share one, each with its own files."""
     if job.place is None:
         return new_capture_folder(filed.profiles, filed.run)
-    folder = filed.profiles / f"{filed.run}.ranks"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = shared_capture_folder(filed.profiles, filed.run)
     if any(folder.glob(f"{job.stem}.*")):
         raise UsageError(f"{folder} holds a capture of rank {job.place.rank} already", hint="choose another --name")
     return folder

@@ -29,21 +29,33 @@ def doctor(
     """
     from dflash_bench.doctor.checks import machine_checks
     from dflash_bench.doctor.facts import machine_facts
-    from dflash_bench.doctor.self_test import can_capture, self_tests
+    from dflash_bench.doctor.self_test import self_tests, ways_to_capture
 
     facts = machine_facts()
     checks = machine_checks(facts)
     if not no_self_test:
         checks += self_tests(facts)
-    is_able = no_self_test or can_capture(checks)
+    ways = None if no_self_test else ways_to_capture(checks)
     if as_json:
-        able = None if no_self_test else is_able
-        stdout.print_json(json.dumps({"can_capture": able, "checks": [dataclasses.asdict(check) for check in checks]}))
+        able = None if ways is None else bool(ways)
+        content = {"can_capture": able, "with": ways, "checks": [dataclasses.asdict(check) for check in checks]}
+        stdout.print_json(json.dumps(content))
     else:
         stdout.print(_table(checks))
-        stdout.print("a capture is possible here" if is_able else "no capture is possible here")
-    if not is_able:
+        stdout.print(_answer(ways, is_nsys_here=bool(facts.tools)), soft_wrap=True)
+    if ways == ():
         raise typer.Exit(ExitCode.BAD_DATA)
+
+
+def _answer(ways: tuple[str, ...] | None, *, is_nsys_here: bool) -> str:
+    if ways is None:
+        return "nothing was captured to try it (--no-self-test)"
+    if not ways:
+        return "no capture is possible here"
+    if any(way.startswith("nsys") for way in ways):
+        return f"captures are possible here, with {' and '.join(ways)}"
+    lacks = "nsys is here and captures nothing" if is_nsys_here else "there is no nsys here"
+    return f"{lacks}: only the built-in recorder works, for `run` and for `capture --annotate … --recorder`"
 
 
 def _table(checks: tuple[MachineCheck, ...]) -> Table:

@@ -36,15 +36,19 @@ for _ in range({_NUM_TEST_RANGES}):
 """
 
 
+_PREFIX = "self-test: "
+
+
 def self_tests(facts: MachineFacts) -> tuple[MachineCheck, ...]:
     """Capture ten ranges with every way there is, and read them back."""
-    tools = (_self_test(f"self-test: nsys {tool.version_text}", _nsys_test(tool)) for tool in facts.tools)
-    return (*tools, _self_test("self-test: built-in recorder", _recorder_test))
+    tools = (_self_test(f"{_PREFIX}nsys {tool.version_text}", _nsys_test(tool)) for tool in facts.tools)
+    return (*tools, _self_test(f"{_PREFIX}built-in recorder", _recorder_test))
 
 
-def can_capture(checks: tuple[MachineCheck, ...]) -> bool:
-    """Whether at least one self-test captured everything."""
-    return any(check.status is CheckStatus.OK for check in checks if check.name.startswith("self-test"))
+def ways_to_capture(checks: tuple[MachineCheck, ...]) -> tuple[str, ...]:
+    """What captured everything in its self-test."""
+    passed = (check.name for check in checks if check.status is CheckStatus.OK)
+    return tuple(name.removeprefix(_PREFIX) for name in passed if name.startswith(_PREFIX))
 
 
 def _self_test(name: str, capture: Callable[[Path], Path]) -> MachineCheck:

@@ -15,7 +15,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class LoopLedger:
     """What one rank says it did. ``ranges`` is name → number emitted; ``counters`` are the engine counters by name.
 
     In a duet ``arm`` is None, ``arms`` names all, and ``switches`` and ``counters`` hold one such table for each.
@@ -57,7 +57,7 @@ class Ledger:
             yield from ((name if is_same else f"{name}@{arm}", own.get(name)) for arm, own in tables.items())
 
 
-def _read_ledger(path: Path) -> Ledger:
+def _read_ledger(path: Path) -> LoopLedger:
     """Read one ``rank<R>.json``. Keys that this version does not know are left out.
 
     Raises CaptureError when it cannot be read, is of another version, or lacks a key.
@@ -69,12 +69,12 @@ def _read_ledger(path: Path) -> Ledger:
     version = raw.get("version") if isinstance(raw, dict) else None
     if version != _VERSION:
         raise CaptureError(f"{path}: a ledger of version {version}; this version reads {_VERSION}")
-    missing = [f.name for f in fields(Ledger) if f.name not in raw and f.default_factory is MISSING]
+    missing = [f.name for f in fields(LoopLedger) if f.name not in raw and f.default_factory is MISSING]
     if missing:
         raise CaptureError(f"{path}: the ledger lacks {', '.join(missing)}")
-    return Ledger(**{f.name: raw[f.name] for f in fields(Ledger) if f.name in raw})
+    return LoopLedger(**{f.name: raw[f.name] for f in fields(LoopLedger) if f.name in raw})
 
 
-def read_ledgers(folder: Path) -> tuple[Ledger, ...]:
+def read_ledgers(folder: Path) -> tuple[LoopLedger, ...]:
     """All ledgers of a folder, by rank."""
     return tuple(sorted((_read_ledger(path) for path in folder.glob("rank*.json")), key=lambda ledger: ledger.rank))

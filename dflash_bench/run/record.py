@@ -19,7 +19,7 @@ from dflash_bench.errors import CaptureError, DataError, ExitCode
 from dflash_bench.model import Finding
 from dflash_bench.run.failure import LAUNCHER_LOG, failure, is_session_clash
 from dflash_bench.run.launch import ALL_RANKS, PROGRESS, Launch, launch_command
-from dflash_bench.run.ledger import Ledger, read_ledgers
+from dflash_bench.run.ledger import LoopLedger, read_ledgers
 from dflash_bench.run.turns import TurnTaking
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class RunCapture:
     """
 
     files: tuple[Path, ...]
-    ledgers: tuple[Ledger, ...]
+    ledgers: tuple[LoopLedger, ...]
     findings: tuple[Finding, ...]
     end: ChildEnd
 
@@ -214,7 +214,7 @@ def _captures(launch: Launch, *, is_lenient: bool) -> tuple[tuple[Path, ...], tu
     return tuple(files), tuple(findings)
 
 
-def _check(launch: Launch, files: tuple[Path, ...], ledgers: tuple[Ledger, ...]) -> tuple[Finding, ...]:
+def _check(launch: Launch, files: tuple[Path, ...], ledgers: tuple[LoopLedger, ...]) -> tuple[Finding, ...]:
     if not ledgers:
         return ()
     counts = [count for path in files for count in count_ranges(path, ledgers[0].domain)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_bench.capture.choice import choose, choose_here
+from dflash_bench.capture.choice import choose, choose_here, lost_ranges
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.errors import CaptureError, UsageError
 from dflash_bench.model import Recorder
@@ -51,3 +51,19 @@ def test_an_nsys_that_would_lose_the_ranges_gives_way_or_is_refused(
 def test_asking_for_both_is_a_contradiction() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         choose_here(Path("/usr/bin/nsys"), is_builtin_asked=True)
+
+
+@pytest.mark.parametrize(("version", "is_lost"), [("0.2.17", True), ("0.2.11", False), (None, False)])
+def test_what_the_pythons_own_nvtx_would_lose_is_known_before_a_capture(
+    tmp_path: Path, version: str | None, is_lost: bool
+) -> None:
+    """A Python of another environment is asked itself; one without nvtx has nothing to lose."""
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\n" + (f"echo {version}\n" if version else "exit 1\n"))
+    python.chmod(0o755)
+    said = lost_ranges([str(python), "serve.py"], OLD)
+    assert (said is not None) == is_lost
+    if said is not None:
+        assert "every range would be lost" in said
+        assert 'pip install "nvtx<0.2.12"' in said
+    assert lost_ranges([str(python), "serve.py"], LAME) is None, "a newer nsys answers"

@@ -21,7 +21,7 @@ from dflash_bench.capture.command import (
     record_command,
     whole_line,
 )
-from dflash_bench.capture.folder import free_name, new_capture_folder, run_name, set_aside
+from dflash_bench.capture.folder import free_name, new_capture_folder, run_name, set_aside, shared_capture_folder
 from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.capture.nsys_command import ProfileOptions, TraceKind
 from dflash_bench.errors import CaptureError, UsageError
@@ -164,3 +164,11 @@ def test_a_capture_range_that_never_begins_is_said_to_be_the_cause(tmp_path: Pat
     options = ProfileOptions(traces=(TraceKind.NVTX,), capture_range="absent")
     with pytest.raises(CaptureError, match="absent never began"):
         record_command(installed(tmp_path, 0, options), io.BytesIO())
+
+
+@pytest.mark.parametrize("make", [new_capture_folder, shared_capture_folder])
+def test_a_folder_that_cannot_be_written_is_told_with_the_option_that_names_another(tmp_path: Path, make) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written") as refusal:
+        make(tmp_path / "file" / "profiles", "r")
+    assert "--profiles" in str(refusal.value.hint)

@@ -16,7 +16,7 @@ from dflash_bench.capture.nsys import NsysTool
 from dflash_bench.cli import app
 from dflash_bench.doctor.checks import CheckStatus, MachineCheck, _nsys_for, machine_checks
 from dflash_bench.doctor.facts import FOR_THE_LOOP, NEEDED, MachineFacts, _driver_from_proc, _parse_smi, machine_facts
-from dflash_bench.doctor.self_test import can_capture, self_tests
+from dflash_bench.doctor.self_test import self_tests, ways_to_capture
 
 OLD = NsysTool(Path("/usr/bin/nsys"), (2022, 4, 2, 1), Path("/usr/lib/QdstrmImporter"))
 PACKAGES = dict.fromkeys((*NEEDED, *FOR_THE_LOOP), "1.0")
@@ -30,7 +30,7 @@ def found(facts: MachineFacts, name: str) -> MachineCheck:
     return check
 
 
-def test_a_cpu_machine_with_an_old_nsys_can_capture_host_ranges_only() -> None:
+def test_a_cpu_machine_with_an_old_nsys_ways_to_capture_host_ranges_only() -> None:
     assert {check.status for check in machine_checks(CPU)} == {CheckStatus.OK, CheckStatus.WARN}
     assert "host ranges only" in found(CPU, "GPU").what
 
@@ -123,7 +123,7 @@ def test_the_recorder_self_test_really_captures() -> None:
     assert check == MachineCheck(
         "self-test: built-in recorder", CheckStatus.OK, "captured 10 of 10 ranges and read them back"
     )
-    assert can_capture((check,))
+    assert ways_to_capture((check,)) == ("built-in recorder",)
 
 
 def test_an_nsys_that_records_nothing_fails_its_self_test(tmp_path: Path) -> None:
@@ -133,8 +133,30 @@ def test_an_nsys_that_records_nothing_fails_its_self_test(tmp_path: Path) -> Non
     first, second = self_tests(replace(CPU, tools=(replace(OLD, path=fake),)))
     assert first.status is CheckStatus.FAIL
     assert "wrote no report" in first.what
-    assert can_capture((first, second))
-    assert not can_capture((first,))
+    assert ways_to_capture((first, second)) == ("built-in recorder",)
+    assert not ways_to_capture((first,))
+
+
+@pytest.mark.parametrize(
+    ("tools", "passed", "sentence"),
+    [
+        ((OLD,), ("built-in recorder",), "nsys is here and captures nothing: only the built-in recorder works"),
+        ((), ("built-in recorder",), "there is no nsys here: only the built-in recorder works"),
+        ((OLD,), ("nsys 2022.4.2.1", "built-in recorder"), "captures are possible here, with nsys 2022.4.2.1 and"),
+    ],
+)
+def test_the_last_line_says_with_what_a_capture_is_possible(
+    monkeypatch: pytest.MonkeyPatch, tools: tuple[NsysTool, ...], passed: tuple[str, ...], sentence: str
+) -> None:
+    """An nsys whose self-test failed is no way to capture, whatever else works."""
+    names = [*(f"nsys {tool.version_text}" for tool in tools), "built-in recorder"]
+    checks = tuple(
+        MachineCheck(f"self-test: {name}", CheckStatus.OK if name in passed else CheckStatus.FAIL, "") for name in names
+    )
+    monkeypatch.setattr("dflash_bench.doctor.facts.machine_facts", lambda: replace(CPU, tools=tools))
+    monkeypatch.setattr("dflash_bench.doctor.self_test.self_tests", lambda _facts: checks)
+    assert sentence in CliRunner().invoke(app, ["doctor"]).stdout.splitlines()[-1]
+    assert json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)["with"] == list(passed)
 
 
 def test_an_nsys_that_crashes_is_quoted(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from stored_texts import stored_words
 from dflash_bench import __version__
 from dflash_bench.capture.recorder import FOLDER_VARIABLE, ORIGIN_VARIABLE, EventRecorder, Origin, sink
 from dflash_bench.capture.tables import EXPORT_COLUMNS, ExportTable
-from dflash_bench.errors import CaptureError
+from dflash_bench.errors import CaptureError, DataError
 
 
 class FakeClock:
@@ -207,10 +207,11 @@ def test_closing_twice_writes_once_and_leaves_no_temporary_file(tmp_path: Path) 
 
 
 def test_a_capture_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    recorder, _ = make(tmp_path / "absent" / "rank0.sqlite")
-    with pytest.raises(sqlite3.OperationalError):
+    (tmp_path / "file").touch()
+    recorder, _ = make(tmp_path / "file" / "rank0.sqlite")
+    with pytest.raises(DataError, match="could not be written"):
         recorder.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_the_sink_refuses_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,3 +292,23 @@ def test_two_ranks_of_a_host_share_one_time_axis(tmp_path: Path) -> None:
     query = "SELECT min(start), max(start) FROM NVTX_EVENTS"
     (first,), (second,) = rows(tmp_path / "rank0.sqlite", query), rows(tmp_path / "rank1.sqlite", query)
     assert first[1] < second[0], "the second process ran after the first, and the files agree"
+
+
+def test_a_recording_for_which_there_is_no_room_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk: the system refuses the same writes."""
+    code = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+from dflash_bench.capture.recorder import sink
+recorder = sink(rank=0, world=1)
+for k in range(5000):
+    recorder.push(f"range {k}"); recorder.pop()
+recorder.close()
+"""
+    environment = {**os.environ, FOLDER_VARIABLE: str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("dflash_bench.errors.DataError: ")
+    assert "rank0.sqlite could not be written" in done.stderr
+    assert list(tmp_path.iterdir()) == []

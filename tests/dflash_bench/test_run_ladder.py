@@ -19,7 +19,7 @@ from dflash_bench.layout import STEPS
 from dflash_bench.profile import open_profile
 from dflash_bench.run import make
 from dflash_bench.run.launch import Launch
-from dflash_bench.run.ledger import Ledger
+from dflash_bench.run.ledger import LoopLedger
 from dflash_bench.run.make import MadeRun, RunListener, make_runs
 from dflash_bench.run.plan import RunPlan, plan_runs
 from dflash_bench.run.record import RunCapture, RunInterruptedError
@@ -57,8 +57,8 @@ class Recording:
         rung = Rung.INTERRUPTED if trouble == "stopped" else Rung.RUNNING
         return RunCapture(files, (self._ledger(launch),), (), ChildEnd(0, rung))
 
-    def _ledger(self, launch: Launch) -> Ledger:
-        return Ledger(
+    def _ledger(self, launch: Launch) -> LoopLedger:
+        return LoopLedger(
             rank=0, world=1, arm=launch.arms[0], switches={}, workload="smoke", seed=7, steps=3, interrupted=False,
             device=self.device, domain="dflash", ranges={"decode_step": 3}, marks=1, versions={}, counters={},
             checks={"verified_tokens": 12},
