@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from dflash_prep.loop.__main__ import main
+
 SMALL = """
 description = "two steps of work on every page size in a few seconds"
 [requests]
@@ -102,12 +104,17 @@ def test_the_list_of_arms_and_workloads_comes_without_torch() -> None:
         (("--delay", "1:150"), "--delay 1:150 names rank 1, and the ranks of this run are 0 to 0"),
     ],
 )
-def test_an_unknown_name_is_one_sentence_and_exit_code_2(tmp_path, arguments, says) -> None:
-    done = loop(*arguments, "--out", str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_an_unknown_name_is_one_sentence_and_exit_code_2(tmp_path, capsys, arguments, says) -> None:
+    assert main(["--verify", *arguments, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_the_program_ends_with_that_exit_code(tmp_path) -> None:
+    done = loop("--arm", "fast", "--out", str(tmp_path / "out"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_one_rank_runs_its_steps_and_accounts_for_every_range(tmp_path, small) -> None:
@@ -254,7 +261,8 @@ def test_a_duet_that_decoded_wrongly_names_the_arm(tmp_path, small) -> None:
         (("--turns", "nowhere"), "nobody hands out turns at nowhere/rank0.sock"),
     ],
 )
-def test_a_duet_that_cannot_be_is_one_sentence_and_exit_code_2(tmp_path, small, arguments, says) -> None:
-    done = loop(*arguments, "--workload", small, "--out", str(tmp_path / "out"))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert says in done.stderr
+def test_a_duet_that_cannot_be_is_one_sentence_and_exit_code_2(tmp_path, capsys, small, arguments, says) -> None:
+    assert main([*arguments, "--workload", small, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert says in said
