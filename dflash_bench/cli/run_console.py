@@ -54,9 +54,11 @@ class RunConsole(RunListener):
     def on_run(self, made: MadeRun) -> None:
         info, capture = made.profile.info, made.capture
         num_ranges = sum(process.num_ranges for process in info.processes)
-        arms = str(info.settings.get("arms") or info.arm).split()
-        who = f"arm {arms[0]}" if len(arms) == 1 else f"{' and '.join(arms)} in turns"
-        facts = [f"{who}, {len(info.ranks)} ranks, {capture.steps:,} steps, {num_ranges:,} ranges"]
+        who, steps = f"arm {info.arm}", f"{capture.steps:,} steps"
+        if arms := str(info.settings.get("arms") or "").split():
+            who, own = f"{' and '.join(arms)} in turns", info.settings
+            steps = f"{own['pairs']} pairs of blocks of {own['block']} steps"
+        facts = [f"{who}, {len(info.ranks)} rank{'s' * (len(info.ranks) != 1)}, {steps}, {num_ranges:,} ranges"]
         whole = "every emitted range is there"
         facts.append(whole if capture.is_whole else f"{capture.num_missing:,} emitted ranges are missing")
         if info.settings.get("verify"):
