@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflash_bench.capture.folder import free_name, new_capture_folder, run_name, set_aside, shared_capture_folder
 from dflash_bench.cli.console import stderr, stdout
 from dflash_bench.cli.options import DEFAULT_PROFILES, NsysPath, ProfilesFolder
-from dflash_bench.errors import BenchError, CaptureError, ExitCode, UsageError, quoted
+from dflash_bench.errors import CaptureError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from dflash_bench.capture.command import CommandCapture, RankPlace
+    from dflash_bench.capture.command import CommandCapture
     from dflash_bench.capture.nsys import NsysTool
     from dflash_bench.capture.nsys_command import ProfileOptions
-    from dflash_bench.capture.supervise import ChildEnd
+    from dflash_bench.run.program import MadeProgramRun, ProgramRun
 
 
 class Kill(StrEnum):
@@ -84,23 +82,30 @@ def capture(
     """
     from dflash_bench.capture.command import CommandCapture, environment_of, place_of, whole_line
     from dflash_bench.capture.nsys_command import shell_line
+    from dflash_bench.run.program import ProgramRun, make_program_run, program_name
 
     options = _options(trace, capture_range, delay, duration, kill, wait)
     place = place_of(os.environ) if per_rank else None
     if place is not None and name is None:
         raise UsageError("--per-rank needs --name, so that all ranks mean the same run", hint="--name RUN")
-    filed = _Filed(_name(name, command, profiles), profiles, arm, workload, discard_captures)
+    run = program_name(name, command[0], profiles)
     job = CommandCapture(tuple(command), Path(), None, options, place)
     if annotate is not None or recorder or torch_profiler:
         job = _annotated(job, annotate, arm, recorder, torch_profiler)
     if not (recorder or torch_profiler):
         job = replace(job, tool=_usable(nsys, command))
     if dry_run:
-        shown_in = profiles / filed.run / "captures"
-        job = replace(job, folder=shown_in)
+        job = replace(job, folder=profiles / run / "captures")
         stdout.out(shell_line(whole_line(job), environment_of(job)))
         return
-    _one(job, filed)
+    if job.tool is not None:
+        stderr.print(f"recording with nsys {job.tool.version_text} ({job.tool.path})", markup=False)
+    planned = ProgramRun(job, run, profiles, arm, workload, discard_captures)
+    made = make_program_run(planned, sys.stdout.buffer, lambda text: stderr.print(f"warning: {text}", markup=False))
+    _tell(planned, made)
+    if made.end.is_interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    made.require_success()
 
 
 def _annotated(
@@ -128,17 +133,6 @@ def _annotated(
     return replace(job, variables=annotating(table_file(table), SinkKind.NVTX, arm))
 
 
-@dataclass(frozen=True, slots=True)
-class _Filed:
-    """Where the profile goes and what it is filed under."""
-
-    run: str
-    profiles: Path
-    arm: str | None
-    workload: str | None
-    is_discarding: bool
-
-
 def _options(
     trace: str | None, capture_range: str | None, delay: int | None, duration: int | None, kill: Kill | None, wait: Wait
 ) -> ProfileOptions:
@@ -146,17 +140,6 @@ def _options(
 
     traces = default_traces() if trace is None else parse_traces(trace)
     return ProfileOptions(traces, capture_range, delay, duration, None if kill is None else str(kill), str(wait))
-
-
-def _name(name: str | None, command: list[str], profiles: Path) -> str:
-    from dflash_bench.ingest.build import check_run_name
-
-    if name is None:
-        return free_name(profiles, run_name(Path(command[0]).name))
-    check_run_name(name)
-    if (profiles / name).exists():
-        raise UsageError(f"{profiles / name} exists already", hint="choose another --name")
-    return name
 
 
 def _usable(explicit: Path | None, command: list[str]) -> NsysTool:
@@ -179,117 +162,18 @@ def _usable(explicit: Path | None, command: list[str]) -> NsysTool:
     return tool
 
 
-def _one(job: CommandCapture, filed: _Filed) -> None:
-    from dflash_bench.capture.command import record_command
-
-    if shutil.which(job.command[0]) is None:
-        raise UsageError(
-            f"there is no command {quoted(job.command[0])}", hint="look at its spelling, or give its whole path"
-        )
-    folder = _folder(job, filed)
-    job = replace(job, folder=folder.resolve())
-    if job.tool is not None:
-        stderr.print(f"recording with nsys {job.tool.version_text} ({job.tool.path})", markup=False)
-    outcome: ChildEnd | None = None
-    try:
-        files, outcome = record_command(job, sys.stdout.buffer)
-        _say_what_is_lost(job, files)
-        where = (
-            _ingest(files, folder, filed) if job.place is None else _ingest_when_all_done(job, job.place, folder, filed)
-        )
-    except BenchError as error:
-        placed = _with_place(error, folder, filed, job.place)
-        if outcome is None or outcome.code == 0:
-            raise placed from None
-        # most likely the cause of whatever is missing
-        raise type(placed)(f"the command ended with {_ending(outcome)}, and {placed.text}", hint=placed.hint) from None
-    if outcome.is_interrupted:
-        raise typer.Exit(ExitCode.INTERRUPTED)
-    if outcome.code != 0:
-        text = f"the command ended with {_ending(outcome)}; what it did until then is recorded"
-        raise CaptureError(text, hint=f"see {where}")
-
-
-def _say_what_is_lost(job: CommandCapture, files: list[Path]) -> None:
-    from dflash_bench.annotate.sinks import RUNNING
-    from dflash_bench.capture.check import count_ranges, silent_domains
-
-    if job.tool is not None:
-        for finding in silent_domains(count_ranges(files[0], None)):
-            stderr.print(f"warning: {finding.text}", markup=False)
-    for note in sorted(job.folder.glob(f"*.{RUNNING}")):
-        note.unlink()
-        lost = f"process {note.stem.removeprefix('pid')} was killed before it wrote what it had recorded"
-        stderr.print(f"warning: {lost}: its ranges are lost", markup=False)
-
-
-def _ending(outcome: ChildEnd) -> str:
-    return f"exit code {outcome.code}" if outcome.code > 0 else f"signal {-outcome.code}"
-
-
-def _with_place(error: BenchError, folder: Path, filed: _Filed, place: RankPlace | None) -> BenchError:
-    """The same error; it says where what was recorded is, if anything was."""
-    kept = folder if place is not None else set_aside(folder, filed.profiles, filed.run)
-    if kept is None:
-        return error
-    text = error.text.replace(str(folder.resolve()), str(kept))
-    hint = f"what was recorded is in {kept}"
-    return type(error)(text, hint=f"{error.hint}; {hint}" if error.hint else hint)
-
-
-def _folder(job: CommandCapture, filed: _Filed) -> Path:
-    """A folder of its own; all ranks of one run share one, each with its own files."""
-    if job.place is None:
-        return new_capture_folder(filed.profiles, filed.run)
-    folder = shared_capture_folder(filed.profiles, filed.run)
-    if any(folder.glob(f"{job.stem}.*")):
-        raise UsageError(f"{folder} holds a capture of rank {job.place.rank} already", hint="choose another --name")
-    return folder
-
-
-def _ingest_when_all_done(job: CommandCapture, place: RankPlace, folder: Path, filed: _Filed) -> Path:
-    """The last rank to come here ingests all; the others only note that they are done."""
-    (folder / f"rank{place.rank}.done").touch()
-    done = len(list(folder.glob("rank*.done")))
-    if place.world is None:
-        later = f"dflash-bench ingest {folder} --run {filed.run}"
-        stdout.print(
-            f"{place.variable} says which rank this is, nothing how many there are; when all are done: {later}"
-        )
-        return folder
-    if done < place.world:
-        return folder
-    try:
-        (folder / "ingesting").touch(exist_ok=False)
-    except (FileExistsError, FileNotFoundError):
-        return folder
-    written = "rank*.sqlite" if job.tool is not None else job.written
-    return _ingest(sorted(folder.glob(written)), folder, filed)
-
-
-def _ingest(files: list[Path], folder: Path, filed: _Filed) -> Path:
-    from dflash_bench.capture.machine import gpu_settings, host_settings
-    from dflash_bench.ingest.sources import IngestOptions, ingest
-
-    kept = None if filed.is_discarding else folder
-    options = IngestOptions(
-        profiles=filed.profiles,
-        run=filed.run,
-        arm=filed.arm,
-        workload=filed.workload,
-        settings={**host_settings(), **gpu_settings()},
-        captures=kept,
-    )
-    (profile,) = ingest(files, options)
-    if filed.is_discarding:
-        shutil.rmtree(folder)
-    for note in ("ingesting", *(f"rank{rank}.done" for rank in profile.info.ranks)):
-        (profile.path / "captures" / note).unlink(missing_ok=True)
-    info = profile.info
-    num_ranges = sum(process.num_ranges for process in info.processes)
-    num_work = sum(process.num_gpu_work for process in info.processes)
-    num = len(info.processes)
-    text = f"{num} process{'es' if num != 1 else ''}, {num_ranges:,} ranges, {num_work:,} pieces of GPU work"
-    stdout.print(f"{profile.path}: {text}", markup=False, soft_wrap=True)
-    stdout.print(f"next: dflash-bench metrics {profile.path}", markup=False, soft_wrap=True)
-    return profile.path
+def _tell(run: ProgramRun, made: MadeProgramRun) -> None:
+    place = run.capture.place
+    if made.profile is None:
+        if place is not None and place.world is None:
+            later = f"dflash-bench ingest {made.folder} --run {run.name}"
+            text = f"{place.variable} says which rank this is, nothing how many there are; when all are done: {later}"
+            stdout.print(text, markup=False, soft_wrap=True)
+        return
+    processes = made.profile.info.processes
+    num_ranges = sum(process.num_ranges for process in processes)
+    num_work = sum(process.num_gpu_work for process in processes)
+    num = f"{len(processes)} process{'es' if len(processes) != 1 else ''}"
+    text = f"{num}, {num_ranges:,} ranges, {num_work:,} pieces of GPU work"
+    stdout.print(f"{made.profile.path}: {text}", markup=False, soft_wrap=True)
+    stdout.print(f"next: dflash-bench metrics {made.profile.path}", markup=False, soft_wrap=True)

@@ -242,7 +242,7 @@ def test_without_nsys_a_command_cannot_be_captured_and_that_is_said(
     monkeypatch.setattr(nsys, "find_all_nsys", lambda **_: ())
     result = CliRunner().invoke(app, ["capture", "--profiles", str(tmp_path), "--", "true"])
     assert result.exit_code == 5
-    assert "recording a command needs nsys, and none was found" in result.stderr
+    assert "recording a command with nsys needs one, and none was found" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
