@@ -20,21 +20,34 @@ SELECT globalTid >> 24 AS process, globalTid AS thread, correlationId AS id, "st
        regexp_replace(value, '_v[0-9]+$', '') AS name
 FROM runtime JOIN strings ON strings.id = nameId WHERE coalesce(eventClass, 0) IN (0, 1) AND "end" >= "start";
 
+-- one launch is one piece, on however many streams; its lane is the stream of most of its time, and what most pieces of
+-- its graph have
 CREATE TABLE pieces AS
-SELECT globalPid >> 24 AS process, deviceId AS device, streamId AS stream, correlationId AS id,
-       min("start") AS begun, max("end") AS ended
-FROM work WHERE correlationId <> 0 AND "end" >= "start" GROUP BY ALL;
+WITH by_stream AS (
+  SELECT globalPid >> 24 AS process, deviceId AS device, streamId AS stream, correlationId AS id,
+         min("start") AS begun, max("end") AS ended, sum("end" - "start") AS busy, max(graphExecId) AS graph
+  FROM work WHERE correlationId <> 0 AND "end" >= "start" GROUP BY ALL),
+joined AS (
+  SELECT process, device, id, min(begun) AS begun, max(ended) AS ended, max(graph) AS graph,
+         arg_max(stream, (busy, -stream)) AS stream FROM by_stream GROUP BY process, device, id)
+SELECT * EXCLUDE (stream), CASE WHEN graph IS NULL THEN stream
+  ELSE mode(stream) OVER (PARTITION BY process, device, graph) END AS lane
+FROM joined;
 
--- lead: when the stream would have run dry, less when the call began; a stream's first launch has none
+-- lead: when the lane would have run dry, less when the call began; a lane's first launch has none. Work without a call
+-- is there before whatever starts after it
 CREATE TABLE all_launches AS
 WITH first_calls AS (
   SELECT * FROM calls QUALIFY row_number() OVER (PARTITION BY process, id ORDER BY begun) = 1),
+alone AS (FROM pieces ANTI JOIN first_calls USING (process, id)),
 joined AS (
-  SELECT c.process, thread, id, c.begun, name,
-         max(p.ended) OVER (PARTITION BY c.process, device, stream ORDER BY c.begun, id
-                            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS dry
+  SELECT c.process, thread, id, device, lane, c.begun, name,
+         max(p.ended) OVER (PARTITION BY c.process, device, lane ORDER BY c.begun, id
+                            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before,
+         (SELECT max(a.ended) FROM alone AS a
+          WHERE (a.process, a.device, a.lane) = (p.process, p.device, p.lane) AND a.begun < p.begun) AS beside
   FROM first_calls AS c JOIN pieces AS p USING (process, id))
-SELECT *, dry - begun AS lead FROM joined;
+SELECT *, CASE WHEN before IS NOT NULL THEN greatest(before, beside) END AS dry, dry - begun AS lead FROM joined;
 
 CREATE TABLE launches AS
 SELECT a.*, s.begun AS step, s.domain

@@ -39,10 +39,10 @@ SELECT s.process, s.begun AS step, (s.ended - s.begun - coalesce(sum(ns), 0))::B
 FROM spans AS s LEFT JOIN lost ON (lost.process, lost.step) = (s.process, s.begun)
 WHERE s.begun < (SELECT max(begun) FROM steps WHERE process = s.process) GROUP BY s.process, s.begun, s.ended;
 
--- a gap between pieces of GPU work on whatever lane, until the launch that ends it was called
+-- a gap between pieces of GPU work of a device, on whatever lane, until the launch that ends it was called
 CREATE TABLE dry AS
 WITH united AS (
-  SELECT process, id, begun, max(ended) OVER (PARTITION BY process ORDER BY begun, ended
+  SELECT process, id, begun, max(ended) OVER (PARTITION BY process, device ORDER BY begun, ended
                                               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS over FROM pieces),
 gaps AS (
   SELECT u.process, c.thread, u.over AS begun, least(c.begun, u.begun) AS ended, c.begun AS called

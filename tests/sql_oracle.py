@@ -22,7 +22,7 @@ _COLUMNS = {
     ),
     "work": (
         tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")),
-        ("globalPid", "deviceId", "streamId", "correlationId", "start", "end"),
+        ("globalPid", "deviceId", "streamId", "correlationId", "start", "end", "graphExecId"),
     ),
 }
 _TEXTS = ("value", "text")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,9 @@ GENERATED = [
     *(Spec(rows=3_000, mode=m, seed=40 + k, is_sync=True) for k, m in enumerate(Mode)),
     *(
         Spec(rows=3_000, seed=50 + k, is_sync=True, faults=frozenset({f}))
-        for k, f in enumerate((Fault.SHARED_IDS, Fault.BACKTRACES, Fault.NEGATIVE_TIMES, Fault.TOOL_RANGES))
+        for k, f in enumerate(
+            (Fault.SHARED_IDS, Fault.BACKTRACES, Fault.NEGATIVE_TIMES, Fault.TOOL_RANGES, Fault.START_END)
+        )
     ),
 ]
 
@@ -59,6 +63,18 @@ def differing(run: RunMetrics, second: DuckDBPyConnection, rank: int, process: i
         metric = run.find(name, rank)
         return [] if metric is None else sorted(metric.values.tolist())
 
+    def rows(sql: str) -> dict[str, list[float]]:
+        """The rows of a table of causes, or of the same in SQL."""
+        return {cause: rest for cause, *rest in second.execute(sql, [process]).fetchall()}
+
+    def table(name: str) -> dict[str, list[float]]:
+        return {cause: rest for t in run.tables if t.name == name for r, cause, *rest in t.rows if r == rank}
+
+    def per_step(sql: str, name: str) -> None:
+        """Values of single steps: those of zero need not be there in SQL."""
+        found = second.execute(f"SELECT value FROM ({sql}) WHERE process = ?", [process]).fetchall()
+        assert [value for value in own(name) if value] == sorted(float(value) for (value,) in found if value), name
+
     leads = samples()
     assert own("launch.lead") == leads
     assert sum(own("launch.run_ahead_fraction")) == sum(lead > 0 for lead in leads)
@@ -66,9 +82,15 @@ def differing(run: RunMetrics, second: DuckDBPyConnection, rank: int, process: i
     if own("graph.lead"):
         assert own("step.lead") == samples(table="step_leads")
     assert sum(own("stall.total_per_step")) == -sum(lead for lead in leads if lead < 0)
-    table = {cause: rest for t in run.tables if t.name == "stall.by_cause" for r, cause, *rest in t.rows if r == rank}
-    causes = second.execute("SELECT cause, launches, total_ns, p50_ns FROM causes WHERE process = ?", [process])
-    assert table == {cause: rest for cause, *rest in causes.fetchall()}
+    assert table("stall.by_cause") == rows("SELECT cause, launches, total_ns, p50_ns FROM causes WHERE process = ?")
+
+    per_step("SELECT process, busy AS value FROM busy", "host.busy_per_step")
+    per_step("SELECT process, sum(ended - begun) AS value FROM dry GROUP BY process, step", "gpu.dry_per_step")
+    per_step("SELECT process, sum(ns) AS value FROM exposed GROUP BY process, step", "sync.exposed_per_step")
+    for name in ("prepare_for_decode", "draft", "verify"):
+        per_step(f"SELECT process, cost AS value FROM costs WHERE name = '{name}'", f"cost.{name}")
+    dry = rows("SELECT cause, total_ns FROM dry_causes WHERE process = ?")
+    assert {cause: [total] for cause, (_, total, *_) in table("dry.by_cause").items()} == dry
     return len(leads)
 
 
@@ -115,3 +137,25 @@ def test_the_second_reading_gives_the_costs_that_the_definitions_state(capture):
 @pytest.mark.parametrize("spec", GENERATED, ids=lambda s: "-".join([s.schema, s.mode, *s.faults]))
 def test_a_generated_capture_reads_the_same_in_sql(spec, tmp_path):
     assert_reads_the_same(write_export(tmp_path / "made.sqlite", spec), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        # branches of a graph on streams of their own, some of them busier than the main one
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 50 + streamId WHERE graphNodeId NOT NULL AND rowid % 3 = 0",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 50 + streamId WHERE graphNodeId NOT NULL AND rowid % 3 < 2",
+        # work whose call is not in the capture
+        "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE rowid % 11 = 0",
+        # work that is not in the capture
+        "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 11 = 0",
+    ],
+    ids=["side branches", "busy side branches", "calls lost", "work lost"],
+)
+@pytest.mark.parametrize("is_sync", [False, True])
+def test_a_changed_capture_reads_the_same_in_sql(change, is_sync, tmp_path):
+    capture = write_export(tmp_path / "made.sqlite", Spec(rows=3_000, mode=Mode.NODE, seed=7, is_sync=is_sync))
+    with closing(sqlite3.connect(capture)) as database, database:
+        database.execute("PRAGMA synchronous=OFF")
+        assert database.execute(change).rowcount > 50
+    assert_reads_the_same(capture, tmp_path)
