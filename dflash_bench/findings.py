@@ -278,10 +278,44 @@ CODES: tuple[Code, ...] = (
         "no agreement inside a step on rank {ranks}: the cross-rank figures leave these ranks out",
     ),
     Code(
-        "agreement_counts_differ",
+        "agreements_unpaired",
         "metrics",
-        "ranks agreed different numbers of times; only the common ones count",
-        "ranks agreed {least:,} to {most:,} times; only the first {least:,} are compared",
+        "agreements that some rank lacks, at the ends of the captures mostly: left out of the cross-rank figures",
+        "{count:,} agreements have no counterpart on every rank and are left out (the ranks hold {least:,} to {most:,} "
+        "each, {paired:,} belong together)",
+    ),
+    Code(
+        "agreements_outside_steps",
+        "metrics",
+        "agreements that do not lie in a step of every rank, of ranks without requests mostly: in no figure",
+        "{count:,} agreements do not lie in a step of every rank, and count in no cross-rank figure; {inside:,} do",
+    ),
+    Code(
+        "agreements_apart",
+        "metrics",
+        "ranks agree, and most agreements do not overlap in time with one of every other rank: no cross-rank figures",
+        "of {count:,} agreements most do not overlap in time with one of every other rank, so that none is known to "
+        "belong to another, and there are no cross-rank figures",
+    ),
+    Code(
+        "agreements_pairing_unsure",
+        "metrics",
+        "captures without a common clock begin at different steps, and which agreements belong together is a guess",
+        "no clock tells which of {count:,} agreements belong together: they are taken to begin {shift} apart, where "
+        "their clocks differ most steadily",
+    ),
+    Code(
+        "clock_drift",
+        "metrics",
+        "a rank's clock runs faster than the first rank's: its offset follows a line over time",
+        "a clock drifts by {ppm:+,.0f} ppm against the first rank's; its offset follows that over {count:,} agreements",
+    ),
+    Code(
+        "steps_twice",
+        "metrics",
+        "most iterations hold two steps, from agreement to agreement: the step's range opens more than once in each",
+        "two step ranges or more lie between two agreements, {count:,} times: an iteration is counted as several "
+        "steps; name another range with --step-range",
     ),
     Code(
         "clocks_not_aligned",

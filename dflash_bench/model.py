@@ -174,6 +174,7 @@ class Unit(StrEnum):
     TOKENS_PER_S = "tokens/s"
     PAGES = "pages"
     RATIO = "ratio"
+    PPM = "ppm"
 
 
 class Statistic(StrEnum):

@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from dflash_bench.findings import finding
-from dflash_bench.metrics.agreement import Arrivals, agreement_metrics, meet
+from dflash_bench.metrics.agreement import Agreements, agreement_metrics, meet, on_clocks
 from dflash_bench.metrics.clocks import first_on_clock
 from dflash_bench.metrics.lateness import lateness_rows
 from dflash_bench.metrics.measurements import (
@@ -83,17 +83,19 @@ def measure(profile: Profile, reading: Reading | None = None, workers: Workers |
     alone = [*_counters(info, findings), *(m for rank in info.ranks for m in step_metrics(profile, rank))]
     tables = [make(by_rank) for make in (_dry_table, _stall_table, _lane_table, _range_table, _thread_table)]
     clock = first_on_clock(info.captures)
-    arrivals = [
-        replace(each.arrivals, capture=clock[each.arrivals.capture])
-        for each in by_rank.values()
-        if each.arrivals is not None
-    ]
-    if (met := meet(arrivals)) is not None:
-        meeting, about_meeting = met
-        alone += agreement_metrics(meeting)
+    agreements = on_clocks(
+        [each.agreements for each in by_rank.values() if each.agreements is not None],
+        clock,
+        [capture.session_start_utc_ns for capture in info.captures],
+    )
+    if (met := meet(agreements)) is not None:
+        meetings, about_meeting = met
+        alone += agreement_metrics(meetings)
         name = "dp.lateness_by_cause"
-        tables.append(Table(name, COLUMNS[name], tuple(lateness_rows(arrivals, meeting))))
-        findings += [*about_meeting, *_absent(arrivals, info.ranks)]
+        tables.append(Table(name, COLUMNS[name], tuple(lateness_rows(agreements, meetings))))
+        findings += [*about_meeting, *_absent(agreements, info.ranks)]
+    elif len(agreements) > 1:
+        findings.append(finding("agreements_apart", None, sum(len(each.start) for each in agreements)))
     elif len(own := {clock[p.capture] for p in info.processes if p.rank is not None}) > 1:
         findings.append(finding("clocks_not_aligned", None, len(own)))
     findings += _untraced(info)
@@ -134,8 +136,8 @@ def _joined(processes: Sequence[ProcessInfo], each: Sequence[ProcessMeasurements
         },
         findings=list(_rank_findings(processes, each)),
     )
-    arrivals = next((part.arrivals for part in each if part.arrivals is not None), None)
-    return ProcessMeasurements(found, sum(part.step_time for part in each), arrivals)
+    agreements = next((part.agreements for part in each if part.agreements is not None), None)
+    return ProcessMeasurements(found, sum(part.step_time for part in each), agreements)
 
 
 def _rank_findings(processes: Sequence[ProcessInfo], each: Sequence[ProcessMeasurements]) -> Iterator[Finding]:
@@ -157,7 +159,7 @@ def _rank_findings(processes: Sequence[ProcessInfo], each: Sequence[ProcessMeasu
         yield finding("process_without_steps", rank, len(rest), num=num, calls=calls, work=work)
 
 
-def _absent(found: Sequence[Arrivals], ranks: Sequence[int]) -> Iterator[Finding]:
+def _absent(found: Sequence[Agreements], ranks: Sequence[int]) -> Iterator[Finding]:
     if absent := sorted(set(ranks) - {a.rank for a in found}):
         yield finding("rank_without_agreement", None, len(absent), ranks=_some(absent))
 

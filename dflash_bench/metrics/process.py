@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dflash_bench.metrics.agreement import Arrivals, arrivals_of
+from dflash_bench.metrics.agreement import Agreements, agreements_of
 from dflash_bench.metrics.allocation import measure_allocation
 from dflash_bench.metrics.costs import measure_costs
 from dflash_bench.metrics.coverage import measure_coverage
@@ -48,7 +48,7 @@ class ProcessMeasurements:
 
     found: Measurements
     step_time: int
-    arrivals: Arrivals | None
+    agreements: Agreements | None
 
 
 def measure_process(
@@ -63,4 +63,4 @@ def measure_process(
     for measure in METERS:
         measure(view, found)
     steps = view.steps
-    return ProcessMeasurements(found, int((steps.end - steps.start).sum()), arrivals_of(view))
+    return ProcessMeasurements(found, int((steps.end - steps.start).sum()), agreements_of(view))

@@ -146,7 +146,7 @@ def test_no_imports_go_in_a_circle(package):
 
 
 STILL_TWICE = """
-    ALL_RANKS Arrivals COLUMNS Cell Check Chosen Command Device EXIT_CODES FORMAT_VERSION GpuWork Key Ledger
+    ALL_RANKS Agreements COLUMNS Cell Check Chosen Command Device EXIT_CODES FORMAT_VERSION GpuWork Key Ledger
     LoopOptions MAX_CAUSES MAX_TOPUP_PAGES MIN_CAPACITY Names Outcome POLL_S PREFIX Place Range Ranks Recorder
     Row Rows Side Sides TABLE TIMEOUT_S TRACING_COLUMNS Table Trace chosen clear_up examine find ints lanes
     load locked reading shown verdict_lines
