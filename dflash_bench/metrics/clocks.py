@@ -58,11 +58,11 @@ class LinedUp:
     findings: tuple[Finding, ...]
 
 
-Events = tuple[int, IntArray, IntArray, int | None]
+RankTimes = tuple[int, IntArray, IntArray, int | None]
 """A rank's clock, the starts and ends of its agreements, and wall time at its time 0."""
 
 
-def line_up(ranks: Sequence[Events]) -> LinedUp:
+def line_up(ranks: Sequence[RankTimes]) -> LinedUp:
     """Pair each rank's agreements with those of the first rank; what some rank lacks is left out."""
     clock, start, end, utc_ns = ranks[0]
     row = np.full((len(ranks), len(start)), NONE, np.int64)
