@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from dflash_bench.metrics.events.arrays import NONE, distinct
+from dflash_bench.metrics.events.arrays import NONE, Index, distinct, selected
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.view import View
 from dflash_bench.model import IntArray
@@ -23,6 +23,23 @@ class DryGaps:
     stop: IntArray
     thread: IntArray
     step: IntArray
+
+    def __getitem__(self, index: Index) -> DryGaps:
+        return selected(self, index)
+
+
+@dataclass(frozen=True, slots=True)
+class DryPieces:
+    """Parts of dry gaps, each with what the launching thread did in all of it. All arrays [n].
+
+    ``held`` is the row of the innermost own range, ``call`` that of the API call, both NONE where there is none.
+    """
+
+    start: IntArray
+    stop: IntArray
+    step: IntArray
+    held: IntArray
+    call: IntArray
 
 
 def dry_gaps(view: View) -> DryGaps:
@@ -56,27 +73,33 @@ def measure_dry(view: View, found: Measurements) -> None:
     gaps, whole = dry_gaps(view), np.flatnonzero(view.is_whole)
     per_step = view.steps.sum_by(gaps.step, gaps.stop - gaps.start)
     found.add("gpu.dry_per_step", per_step[whole], whole, coverage=share)
-    for thread in distinct(gaps.thread):
-        mine = np.flatnonzero((gaps.thread == thread) & view.is_whole[gaps.step])
-        _blame(view, thread, gaps.start[mine], gaps.stop[mine], gaps.step[mine], found)
+    cut = dry_pieces(view, gaps[view.is_whole[gaps.step]])
+    keys = [
+        (names.values, names.codes_at(row))
+        for names, row in ((view.own.name, cut.held), (view.events.calls.name, cut.call))
+    ]
+    found.blame("dry.by_cause", keys, cut.stop - cut.start, separator=" · ")
+    found.blame("dry.by_cause.steps", keys, cut.step, separator=" · ")
 
 
-def _blame(view: View, thread: int, start: IntArray, stop: IntArray, step: IntArray, found: Measurements) -> None:
-    """Cut the gaps of a thread where its innermost range or its call changes, and blame each piece on what held it."""
+def dry_pieces(view: View, gaps: DryGaps) -> DryPieces:
+    """The gaps cut where the launching thread's innermost range or its call changes."""
+    cut = [_cut(view, thread, gaps[gaps.thread == thread]) for thread in distinct(gaps.thread)]
+    none = np.zeros(0, np.int64)
+    return DryPieces(*(np.concatenate([none, *(getattr(c, f.name) for c in cut)]) for f in fields(DryPieces)))
+
+
+def _cut(view: View, thread: int, gaps: DryGaps) -> DryPieces:
     indexes = [view.own_index.of_thread(thread)[0], view.call_index.of_thread(thread)[0]]
     edges = np.concatenate([edge for index in indexes for edge in (index.start, index.end)])
-    gap = np.searchsorted(start, edges, side="right") - 1
-    inside = (gap >= 0) & (edges > start[gap]) & (edges < stop[gap])
-    begin = np.concatenate([start, edges[inside]])
-    gap = np.concatenate([np.arange(len(start)), gap[inside]])
+    gap = np.searchsorted(gaps.start, edges, side="right") - 1
+    inside = (gap >= 0) & (edges > gaps.start[gap]) & (edges < gaps.stop[gap])
+    begin = np.concatenate([gaps.start, edges[inside]])
+    gap = np.concatenate([np.arange(len(gaps.start)), gap[inside]])
     order = np.lexsort((begin, gap))
     begin, gap = begin[order], gap[order]
     is_last = np.append(gap[1:] != gap[:-1], True)
-    end = np.where(is_last, stop[gap], np.append(begin[1:], 0))
+    end = np.where(is_last, gaps.stop[gap], np.append(begin[1:], 0))
     threads = np.broadcast_to(np.int64(thread), len(begin))
-    keys = [
-        (names.values, names.codes_at(index.innermost(threads, begin)))
-        for names, index in ((view.own.name, view.own_index), (view.events.calls.name, view.call_index))
-    ]
-    found.blame("dry.by_cause", keys, end - begin, separator=" · ")
-    found.blame("dry.by_cause.steps", keys, step[gap], separator=" · ")
+    held, call = (index.innermost(threads, begin) for index in (view.own_index, view.call_index))
+    return DryPieces(begin, end, gaps.step[gap], held, call)

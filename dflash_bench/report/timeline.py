@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from dflash_bench.metrics.dry import DryGaps, DryPieces, dry_gaps, dry_pieces
 from dflash_bench.metrics.events.arrays import NONE
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.launches import Launches
-from dflash_bench.metrics.events.process import ProcessEvents, load
+from dflash_bench.metrics.events.process import load
 from dflash_bench.metrics.events.steps import Steps
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.view import View
-from dflash_bench.metrics.waits import BLOCKING_COPY, SYNC
+from dflash_bench.metrics.waits import waits_of
 from dflash_bench.model import IntArray, Unit
 from dflash_bench.profile import Profile
 from dflash_bench.report.gpu_work import GpuWork, gpu_work
@@ -116,10 +117,10 @@ def _step_windows(
     for process in profile.info.processes_of(rank):
         events = load(profile, process)
         # whether the loop is its own matters to figures of allocation only
-        steps = View(profile, events, reading, False).steps
-        if len(steps):
-            work = gpu_work(profile, events)
-            return tuple(_window(t, k, steps, events, work, max_bars) for t, k in _median_and_longest(steps))
+        view = View(profile, events, reading, False)
+        if len(view.steps):
+            work, gaps, waits = gpu_work(profile, events), dry_gaps(view), waits_of(view)
+            return tuple(_window(t, k, view, work, gaps, waits, max_bars) for t, k in _median_and_longest(view.steps))
     return ()
 
 
@@ -144,15 +145,19 @@ def _depths(start: IntArray, end: IntArray) -> list[int]:
     return found
 
 
-def _window(title: str, index: int, steps: Steps, events: ProcessEvents, work: GpuWork, max_bars: int) -> _StepWindow:
+def _window(
+    title: str, index: int, view: View, work: GpuWork, gaps: DryGaps, waits: ApiCalls, max_bars: int
+) -> _StepWindow:
+    steps, events = view.steps, view.events
     begin, stop = int(steps.start[index]), int(steps.end[index])
     tracks: dict[str, int] = {}
     ranges = events.ranges[(events.ranges.start < stop) & (events.ranges.end > begin)]
     calls = events.calls[(events.calls.start < stop) & (events.calls.end > begin)]
     queued = (work.launch != NONE) & (work.launched_at >= begin) & (work.launched_at < stop)
     shown = work[queued | ((work.start < stop) & (work.end > begin))]
-    host = [*_range_bars(ranges, begin, tracks), *_call_bars(calls, work.launches, begin, tracks)]
-    dry = list(_dry_bars(work, ranges, calls, steps.domain, (begin, stop), tracks))
+    waits = waits[(waits.start < stop) & (waits.end > begin)]
+    host = [*_range_bars(ranges, begin, tracks), *_call_bars(calls, waits, work.launches, begin, tracks)]
+    dry = list(_dry_bars(dry_pieces(view, gaps[gaps.step == index]), view, begin, tracks))
     gpu = list(_gpu_bars(shown, begin, tracks))
     kept, left_out = _longest([*host, *dry, *gpu], max_bars)
     return _StepWindow(
@@ -200,44 +205,35 @@ def _range_bars(ranges: Ranges, begin: int, tracks: dict[str, int]) -> Iterator[
             yield Bar(BarKind.RANGE, place[depth[k]], title, int(own.start[k]) - begin, int(own.end[k]) - begin)
 
 
-def _call_bars(calls: ApiCalls, launches: Launches, begin: int, tracks: dict[str, int]) -> Iterator[Bar]:
+def _call_bars(
+    calls: ApiCalls, waits: ApiCalls, launches: Launches, begin: int, tracks: dict[str, int]
+) -> Iterator[Bar]:
     launches = launches[np.isin(launches.start, calls.start)]
     with_lead = launches[launches.has_lead]
     leads = dict(
         zip(zip(with_lead.thread.tolist(), with_lead.start.tolist(), strict=True), with_lead.lead.tolist(), strict=True)
     )
-    is_wait = calls.name.matching(SYNC) | calls.name.matching(BLOCKING_COPY)
+    # a wait by polling is the bar of all its queries
+    start, thread = calls.start[:, None], calls.thread[:, None]
+    calls = calls[~((waits.start <= start) & (start < waits.end) & (waits.thread == thread)).any(axis=1)]
     is_launch = np.isin(calls.start, launches.start)
-    for thread, name in _thread_names(calls.thread).items():
-        place = _track(tracks, f"{name} CUDA calls")
-        for k in np.flatnonzero(calls.thread == thread).tolist():
-            kind = BarKind.WAIT if is_wait[k] else BarKind.LAUNCH if is_launch[k] else BarKind.CALL
-            start, end = int(calls.start[k]), int(calls.end[k])
-            lead = leads.get((thread, start))
+    names = _thread_names(np.concatenate([calls.thread, waits.thread]))
+    for rows, are_waits in ((waits, True), (calls, False)):
+        for k, title in enumerate(rows.name.text()):
+            kind = BarKind.WAIT if are_waits else BarKind.LAUNCH if is_launch[k] else BarKind.CALL
+            begun, end, of = int(rows.start[k]), int(rows.end[k]), int(rows.thread[k])
+            lead = leads.get((of, begun))
             detail = "" if lead is None else f"lead {_us(lead)}"
-            yield Bar(kind, place, calls.name.values[calls.name.codes[k]], start - begin, end - begin, detail)
+            yield Bar(kind, _track(tracks, f"{names[of]} CUDA calls"), title, begun - begin, end - begin, detail)
 
 
-def _dry_bars(
-    work: GpuWork, ranges: Ranges, calls: ApiCalls, domain: str, step: tuple[int, int], tracks: dict[str, int]
-) -> Iterator[Bar]:
-    """While no work ran, up to the call that launched what ended it, on all streams together: who is to blame."""
-    order = np.argsort(work.start, kind="stable")
-    start, launch = work.start[order], work.launch[order]
-    before = np.maximum.accumulate(work.end[order])[:-1]
-    launched = work.launched_at[order][1:]
-    until = np.minimum(launched, start[1:])
-    found = (before < until) & (launch[1:] != NONE) & (until > step[0]) & (before < step[1])
-    for k in np.flatnonzero(found).tolist():
-        begin, end = int(before[k]), int(until[k])
-        middle, thread = (begin + end) // 2, int(work.launches.thread[launch[k + 1]])
-        held = (ranges.thread == thread) & (ranges.start <= middle) & (middle < ranges.end)
-        held &= np.array([d == domain for d in ranges.domain.text()], bool)
-        called = (calls.thread == thread) & (calls.start <= middle) & (middle < calls.end)
-        names = [ranges[held].name.text()[-1:] or ["outside steps"], calls[called].name.text()[-1:] or ["CPU work"]]
-        yield Bar(
-            BarKind.DRY, _track(tracks, "GPU dry"), " · ".join(n[0] for n in names), begin - step[0], end - step[0]
-        )
+def _dry_bars(dry: DryPieces, view: View, begin: int, tracks: dict[str, int]) -> Iterator[Bar]:
+    """While the GPU had nothing to do: what the host did, as ``dry.by_cause`` counts it."""
+    for start, stop, held, call in zip(*(a.tolist() for a in (dry.start, dry.stop, dry.held, dry.call)), strict=True):
+        ranges, calls = view.own.name, view.events.calls.name
+        code = "outside steps" if held == NONE else ranges.values[ranges.codes[held]]
+        what = "CPU work" if call == NONE else calls.values[calls.codes[call]]
+        yield Bar(BarKind.DRY, _track(tracks, "GPU dry"), f"{code} · {what}", start - begin, stop - begin)
 
 
 def _gpu_bars(work: GpuWork, begin: int, tracks: dict[str, int]) -> Iterator[Bar]:

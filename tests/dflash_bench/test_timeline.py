@@ -17,6 +17,7 @@ from dflash_bench.metrics.events.gpu import GpuRows
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.process import ProcessEvents, load
 from dflash_bench.metrics.events.steps import Steps
+from dflash_bench.metrics.measure import measure
 from dflash_bench.model import CaptureInfo, ProcessInfo, RankSource, Recorder
 from dflash_bench.report.gpu_work import gpu_work
 from dflash_bench.report.timeline import _MAX_BARS, BarKind, _depths, _median_and_longest, _step_windows
@@ -241,3 +242,17 @@ def test_names_stay_with_their_events():
     found = gpu_work(OneProcess([], [], []), events)
     assert len(found) == 0
     assert len(found.launches) == 0
+
+
+def test_the_dry_time_of_a_step_is_that_of_the_metric_and_its_causes_are_those_of_the_table(h200, tmp_path):
+    """The median and the longest step of a rank of two H200s, piece by piece."""
+    (profile,) = ingest(sorted(h200.glob("h200x2_sync_rank*.sqlite")), IngestOptions(profiles=tmp_path))
+    run = measure(profile)
+    dry = run.find("gpu.dry_per_step", 0)
+    causes = {row[1] for table in run.tables if table.name == "dry.by_cause" for row in table.rows if row[0] == 0}
+    for window in _step_windows(profile, 0):
+        assert window.dry_ns == dry.values[dry.block.tolist().index(window.step)] > 0
+        said = {
+            b.name.replace("outside steps", "-").replace("CPU work", "-") for b in window.bars if b.kind == "GPU dry"
+        }
+        assert said <= causes
