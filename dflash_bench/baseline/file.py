@@ -4,7 +4,7 @@ It holds the samples of its newest runs (one line per metric and rank, see `samp
 every run ever saved, from which the drift of the machine is learned. Two writers take turns through a lock file and
 each adds to what the other left; a file is replaced whole or not at all.
 
-Format history (``FORMAT_VERSION``)
+Format history (``_FORMAT_VERSION``)
   1  first version
 """
 
@@ -26,10 +26,10 @@ from dflash_bench.model import Metric, Statistic, Unit
 from dflash_bench.samples import decode, encode
 from dflash_bench.whole import write_text
 
-FORMAT_VERSION = 1
+_FORMAT_VERSION = 1
 
 
-def load(path: Path) -> Baseline:
+def read_baseline(path: Path) -> Baseline:
     """Read a baseline file. Raises DataError when it is damaged, SchemaError when its version is unknown."""
     try:
         raw: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -38,9 +38,10 @@ def load(path: Path) -> Baseline:
     version = raw.get("format_version") if isinstance(raw, dict) else None
     if version is None:
         raise DataError(f"{path} is no baseline: it states no format", hint="dflash-bench baseline list")
-    if version != FORMAT_VERSION:
+    if version != _FORMAT_VERSION:
         raise SchemaError(
-            f"{path} has baseline format {version}; this version reads {FORMAT_VERSION}", hint="save the baseline again"
+            f"{path} has baseline format {version}; this version reads {_FORMAT_VERSION}",
+            hint="save the baseline again",
         )
     try:
         return _from_json(raw)
@@ -55,7 +56,7 @@ def write(path: Path, baseline: Baseline) -> None:
 
 def _to_json(baseline: Baseline) -> dict[str, Any]:
     return {
-        "format_version": FORMAT_VERSION,
+        "format_version": _FORMAT_VERSION,
         "key": {**asdict(baseline.key), "stack": dict(baseline.key.stack)},
         "runs": [
             {

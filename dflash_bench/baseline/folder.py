@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dflash_bench.baseline.file import load, write
+from dflash_bench.baseline.file import read_baseline, write
 from dflash_bench.baseline.key import BaselineKey
 from dflash_bench.baseline.runs import KEEP_RUNS, Baseline
 from dflash_bench.errors import UsageError
@@ -27,7 +27,7 @@ def save(folder: Path, runs: Sequence[RunMetrics], keep: int = KEEP_RUNS) -> tup
     key = keys.pop()
     path = folder / key.path
     with one_writer(path):
-        before = load(path) if path.exists() else Baseline(key, (), ())
+        before = read_baseline(path) if path.exists() else Baseline(key, (), ())
         after = before.with_runs(runs, keep)
         write(path, after)
     return path, after
@@ -41,7 +41,7 @@ def find(folder: Path, info: RunInfo) -> Baseline:
     key = BaselineKey.of(info)
     path = folder / key.path
     if path.exists():
-        return load(path)
+        return read_baseline(path)
     others = sorted((other.key.differs_from(key), str(other_path)) for other_path, other in all_in(folder))
     nearest = min(others, key=lambda o: len(o[0]), default=None)
     own = "" if folder == Path("baselines") else f" --baselines {folder}"
@@ -63,13 +63,13 @@ def _turned(parts: Sequence[str]) -> list[str]:
 
 def all_in(folder: Path) -> list[tuple[Path, Baseline]]:
     """Every baseline of the folder, by path."""
-    return [(path, load(path)) for path in sorted(folder.glob("*/*.json"))]
+    return [(path, read_baseline(path)) for path in sorted(folder.glob("*/*.json"))]
 
 
 def prune(path: Path, keep: int, keep_history: int) -> Baseline:
     """Keep the newest runs and history entries of a baseline only."""
     with one_writer(path):
-        before = load(path)
+        before = read_baseline(path)
         after = replace(
             before,
             runs=before.runs[-keep:] if keep else (),

@@ -163,11 +163,11 @@ def prune(
 
 
 def _load(path: Path) -> Baseline:
-    from dflash_bench.baseline.file import load
+    from dflash_bench.baseline.file import read_baseline
 
     if not path.is_file():
         raise UsageError(f"{path}: no such baseline", hint="dflash-bench baseline list")
-    return load(path)
+    return read_baseline(path)
 
 
 def _unit(found: list[Metric | None]) -> Unit:

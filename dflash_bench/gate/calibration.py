@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_bench.errors import UsageError
-from dflash_bench.gate.policy import MetricPolicy, Policy, Ranks
+from dflash_bench.gate.policy import MetricPolicy, Policy, RankScope
 from dflash_bench.metrics.registry import Noise, position, spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import RunMetrics, Unit
@@ -117,7 +117,7 @@ def _line(floor: Floor, own: MetricPolicy | None) -> str:
 def _kept(own: MetricPolicy) -> list[str]:
     """What a policy says of a metric beside its tolerance and drift, as keys of TOML."""
     keys = [] if own.direction is None else [f'direction = "{own.direction}"']
-    if own.ranks is not Ranks.ALL:
+    if own.ranks is not RankScope.ALL:
         keys.append(f"ranks = {list(own.ranks)}" if isinstance(own.ranks, tuple) else f'ranks = "{own.ranks}"')
     keys += [] if own.repeats is None else [f"repeats = {own.repeats}"]
     return keys + ([] if own.inconclusive is None else [f'inconclusive = "{own.inconclusive}"'])

@@ -48,7 +48,7 @@ class OnInconclusive(StrEnum):
     FAIL = "fail"
 
 
-class Ranks(StrEnum):
+class RankScope(StrEnum):
     """Which figures of a metric are watched."""
 
     ALL = "all"
@@ -64,18 +64,18 @@ class MetricPolicy:
     absolute: float | None = None
     drift: float | None = None
     direction: Better | None = None
-    ranks: Ranks | tuple[int, ...] = Ranks.ALL
+    ranks: RankScope | tuple[int, ...] = RankScope.ALL
     repeats: int | None = None
     inconclusive: OnInconclusive | None = None
 
     def is_watching(self, rank: int | None) -> bool:
         """Whether the figure of that rank (None: pooled or of all ranks) counts."""
         match self.ranks:
-            case Ranks.ALL:
+            case RankScope.ALL:
                 return True
-            case Ranks.EACH:
+            case RankScope.EACH:
                 return rank is not None
-            case Ranks.POOLED:
+            case RankScope.POOLED:
                 return rank is None
             case ranks:
                 return rank in ranks
@@ -259,9 +259,9 @@ def _direction(value: Any, where: str) -> Better:
     return Better(value)
 
 
-def _ranks(value: Any, where: str) -> Ranks | tuple[int, ...]:
+def _ranks(value: Any, where: str) -> RankScope | tuple[int, ...]:
     if isinstance(value, list) and value and all(isinstance(v, int) and not isinstance(v, bool) for v in value):
         return tuple(value)
-    if isinstance(value, list) or value not in list(Ranks):
-        raise UsageError(f"{where} is {', '.join(Ranks)} or a list of ranks, not {value!r}")
-    return Ranks(value)
+    if isinstance(value, list) or value not in list(RankScope):
+        raise UsageError(f"{where} is {', '.join(RankScope)} or a list of ranks, not {value!r}")
+    return RankScope(value)

@@ -10,7 +10,7 @@ from dflash_bench.metrics.allocation import measure_allocation
 from dflash_bench.metrics.costs import measure_costs
 from dflash_bench.metrics.coverage import measure_coverage
 from dflash_bench.metrics.dry import measure_dry
-from dflash_bench.metrics.events.process import load
+from dflash_bench.metrics.events.process import load_events
 from dflash_bench.metrics.kinds import measure_kinds
 from dflash_bench.metrics.lanes import measure_lanes
 from dflash_bench.metrics.leads import measure_leads
@@ -57,7 +57,7 @@ def measure_process(
     """All figures of a process. ``is_own_loop``: the capture carries the rank mark of a loop that wraps every
     allocation in a range, so that no such range means no allocation.
     """
-    view = View(profile, load(profile, process, reading.rules), reading, is_own_loop)
+    view = View(profile, load_events(profile, process, reading.rules), reading, is_own_loop)
     found = Measurements(process.rank, view.steps.pair)
     found = replace(found, coverage=measure_coverage(view, found))
     for measure in METERS:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dflash_bench.layout import StepTable
-from dflash_bench.metrics.events.arrays import ints
+from dflash_bench.metrics.events.arrays import int_values
 from dflash_bench.metrics.measurements import metric
 from dflash_bench.model import IntArray, Metric, RunInfo, Table, Value
 from dflash_bench.profile import Profile
@@ -34,11 +34,11 @@ TRACING_COLUMNS = (
 def step_metrics(profile: Profile, rank: int) -> Iterator[Metric]:
     """``step.period@LOW-HIGH`` of one rank: samples int64 ns, of the steps with LOW to HIGH requests running."""
     steps = profile.steps(rank)
-    running = ints(steps.column("running"))[:-1] // BUCKET
-    number, period = ints(steps.column("step"))[:-1], _periods(profile, rank, StepTable.STEPS)
+    running = int_values(steps.column("running"))[:-1] // BUCKET
+    number, period = int_values(steps.column("step"))[:-1], _periods(profile, rank, StepTable.STEPS)
     is_counted, pair = np.ones(len(number), bool), None
     if profile.arm is not None and len(number):
-        arms, pair = np.array(steps.column("arm").to_pylist()), ints(steps.column("pair"))
+        arms, pair = np.array(steps.column("arm").to_pylist()), int_values(steps.column("pair"))
         # the last step of a block has no next one
         is_counted = (arms[:-1] == profile.arm) & (arms[1:] == profile.arm) & (pair[1:] == pair[:-1])
         pair = pair[:-1]
@@ -74,4 +74,4 @@ def _recorder(info: RunInfo) -> str:
 
 def _periods(profile: Profile, rank: int, table: StepTable) -> IntArray:
     # the last row's period ends with its own step, not at the start of another
-    return ints(profile.steps(rank, table).column("period_ns"))[:-1]
+    return int_values(profile.steps(rank, table).column("period_ns"))[:-1]

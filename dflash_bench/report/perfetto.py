@@ -21,7 +21,7 @@ import numpy as np
 
 from dflash_bench.metrics.events.arrays import NONE
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
-from dflash_bench.metrics.events.process import ProcessEvents, load
+from dflash_bench.metrics.events.process import ProcessEvents, load_events
 from dflash_bench.metrics.events.steps import Steps, find_steps
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import IntArray, RunMetrics
@@ -93,7 +93,7 @@ def _trace_events(
                 name = f"{each.label} rank {process.rank}"
                 yield _meta("process_name", pid, 0, name=name)
                 yield _meta("process_sort_index", pid, 0, sort_index=pid)
-                events = load(each.profile, process)
+                events = load_events(each.profile, process)
                 work = gpu_work(each.profile, events)
                 found, _ = find_steps(events.ranges, process.rank, reading)
                 zero = step - lead_in + each.offset(process.rank)
@@ -105,7 +105,7 @@ def _first_and_step(each: TracedRun, reading: Reading, wanted: tuple[int, int] |
     firsts, begins = [], []
     for process in each.profile.info.processes:
         if process.rank is not None:
-            events = load(each.profile, process)
+            events = load_events(each.profile, process)
             found, _ = find_steps(events.ranges, process.rank, reading)
             shift, span = each.offset(process.rank), _span(found, wanted)
             begins += [(span[0] if span else int(t)) - shift for t in found.start[:1]]

@@ -13,7 +13,7 @@ from dflash_bench.metrics.dry import DryGaps, DryPieces, dry_gaps, dry_pieces
 from dflash_bench.metrics.events.arrays import NONE
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.launches import Launches
-from dflash_bench.metrics.events.process import load
+from dflash_bench.metrics.events.process import load_events
 from dflash_bench.metrics.events.steps import Steps
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.view import View
@@ -115,7 +115,7 @@ def _step_windows(
     """The median and the longest step of a rank; nothing where the rank has no steps."""
     reading = replace(reading or Reading(), arm=profile.arm)
     for process in profile.info.processes_of(rank):
-        events = load(profile, process)
+        events = load_events(profile, process)
         # whether the loop is its own matters to figures of allocation only
         view = View(profile, events, reading, False)
         if len(view.steps):

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-MAX_TOPUP_PAGES = 8
+_MAX_TOPUP_PAGES = 8
 
 
 class ArmError(ValueError):
@@ -71,8 +71,8 @@ class Switches:
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.topup_pages <= MAX_TOPUP_PAGES:
-            raise ArmError(f"topup_pages must be 0 to {MAX_TOPUP_PAGES}, not {self.topup_pages}")
+        if not 0 <= self.topup_pages <= _MAX_TOPUP_PAGES:
+            raise ArmError(f"topup_pages must be 0 to {_MAX_TOPUP_PAGES}, not {self.topup_pages}")
         if self.topup_pages and not self.page_aligned:
             raise ArmError(
                 "topup_pages needs page_aligned: whole pages can only be added to a reservation that ends on a page"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from simulated_runs import KINDS, Truth, judge_both, metric, run
 
-from dflash_bench.baseline.file import load
+from dflash_bench.baseline.file import read_baseline
 from dflash_bench.baseline.folder import all_in, find, prune, save
 from dflash_bench.baseline.key import BaselineKey
 from dflash_bench.errors import DataError, SchemaError, UsageError
@@ -46,7 +46,7 @@ def made(name="r0", seed=0, **settings):
 def test_a_baseline_gives_its_runs_back_sample_by_sample(tmp_path):
     runs = [made("r0", 0), made("r1", 1)]
     path, _ = save(tmp_path, runs)
-    found = load(path).run_metrics()
+    found = read_baseline(path).run_metrics()
     assert [r.info.run for r in found] == ["r0", "r1"]
     for before, after in zip(runs, found, strict=True):
         assert {(m.name, m.rank) for m in before.metrics} == {(m.name, m.rank) for m in after.metrics}
@@ -61,7 +61,7 @@ def test_a_baseline_gives_its_runs_back_sample_by_sample(tmp_path):
 def test_what_is_judged_from_a_baseline_equals_what_is_judged_from_the_runs(tmp_path):
     runs, others = [made(f"r{k}", k) for k in range(4)], [made(f"c{k}", 10 + k) for k in range(4)]
     path, _ = save(tmp_path, runs)
-    assert judge_both(load(path).run_metrics(), others).each == judge_both(runs, others).each
+    assert judge_both(read_baseline(path).run_metrics(), others).each == judge_both(runs, others).each
 
 
 def test_the_file_lies_where_its_key_says_and_reads_like_a_list(tmp_path):
@@ -92,14 +92,14 @@ def test_old_runs_live_on_in_the_history(tmp_path):
     for k in range(4):
         path, after = save(tmp_path, [made(f"r{k}", k)], keep=2)
     assert [r.run for r in after.runs] == ["r2", "r3"]
-    assert len(load(path).figures()["step.period", 0]) == 4
-    assert len(load(path).figures()["step.period", None]) == 4
+    assert len(read_baseline(path).figures()["step.period", 0]) == 4
+    assert len(read_baseline(path).figures()["step.period", None]) == 4
 
 
 def test_pruning_keeps_the_newest(tmp_path):
     path, _ = save(tmp_path, [made(f"r{k}", k) for k in range(4)])
     after = prune(path, keep=1, keep_history=2)
-    assert [r.run for r in load(path).runs] == [r.run for r in after.runs]
+    assert [r.run for r in read_baseline(path).runs] == [r.run for r in after.runs]
     assert [r.run for r in after.runs] == ["r3"]
     assert [e.run for e in after.history] == ["r2", "r3"]
     assert prune(path, keep=0, keep_history=0).runs == ()
@@ -164,7 +164,7 @@ def test_a_damaged_file_is_named(tmp_path, text, error):
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(error, match=r"x\.json"):
-        load(path)
+        read_baseline(path)
 
 
 WRITER = """

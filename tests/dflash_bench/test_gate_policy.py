@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dflash_bench.errors import UsageError
-from dflash_bench.gate.policy import _DEFAULT_METRICS, MetricPolicy, OnInconclusive, Policy, Ranks, load_policy
+from dflash_bench.gate.policy import _DEFAULT_METRICS, MetricPolicy, OnInconclusive, Policy, RankScope, load_policy
 from dflash_bench.metrics.registry import Noise, spec
 from dflash_bench.model import Better, Unit
 from dflash_bench.stats.noise import Allowance
@@ -36,7 +36,9 @@ def test_a_file_of_its_own_holds_the_keys_at_the_top(tmp_path):
     found = load_policy(written(tmp_path, WHOLE))
     assert (found.repeats, found.budget, found.inconclusive) == (5, 2, OnInconclusive.FAIL)
     assert (found.drift, found.false_discovery_rate, str(found.baselines)) == (0.01, 0.1, "kept")
-    assert found.metrics["step.period"] == MetricPolicy(relative=0.02, absolute=20_000, ranks=Ranks.POOLED, repeats=7)
+    assert found.metrics["step.period"] == MetricPolicy(
+        relative=0.02, absolute=20_000, ranks=RankScope.POOLED, repeats=7
+    )
     assert found.metrics["kv.topup_pages_held"].direction is Better.LOWER
 
 
@@ -57,8 +59,8 @@ def test_ranks_choose_which_figures_count(tmp_path):
     assert found.is_watching("range.fill", 2)
     assert not found.is_watching("range.fill", 1)
     assert not found.is_watching("dp.wait", None)
-    assert MetricPolicy(ranks=Ranks.EACH).is_watching(3)
-    assert not MetricPolicy(ranks=Ranks.EACH).is_watching(None)
+    assert MetricPolicy(ranks=RankScope.EACH).is_watching(3)
+    assert not MetricPolicy(ranks=RankScope.EACH).is_watching(None)
 
 
 def test_the_larger_of_the_relative_and_the_absolute_tolerance_counts(tmp_path):

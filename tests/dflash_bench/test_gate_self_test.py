@@ -12,7 +12,7 @@ from simulated_runs import KINDS, STEP_NS, Truth, metric, run, side
 from dflash_bench.errors import UsageError
 from dflash_bench.gate.calibration import Floor, noise_floor, policy_toml
 from dflash_bench.gate.decision import Answer, run_gate
-from dflash_bench.gate.policy import MetricPolicy, OnInconclusive, Policy, Ranks, load_policy
+from dflash_bench.gate.policy import MetricPolicy, OnInconclusive, Policy, RankScope, load_policy
 from dflash_bench.gate.self_test import halves, injure, self_test
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Better, Metric, Sides, Statistic, Unit
@@ -154,9 +154,9 @@ def test_exact_counts_do_not_make_the_gate_less_sensitive_to_the_rest():
 def test_calibration_leaves_the_rest_of_the_policy_as_it_was(tmp_path):
     watched = Policy(
         metrics={
-            "step.period": MetricPolicy(ranks=Ranks.EACH, repeats=4),
+            "step.period": MetricPolicy(ranks=RankScope.EACH, repeats=4),
             "step.lead": MetricPolicy(ranks=(0, 2), inconclusive=OnInconclusive.PASS),
-            "retracted": MetricPolicy(ranks=Ranks.EACH),
+            "retracted": MetricPolicy(ranks=RankScope.EACH),
             "launch.backpressure": MetricPolicy(direction=Better.LOWER),
         },
         budget=7,

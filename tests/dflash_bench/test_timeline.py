@@ -15,7 +15,7 @@ from dflash_bench.layout import SCHEMAS, Events
 from dflash_bench.metrics.events.arrays import NONE, Names
 from dflash_bench.metrics.events.gpu import GpuRows
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
-from dflash_bench.metrics.events.process import ProcessEvents, load
+from dflash_bench.metrics.events.process import ProcessEvents, load_events
 from dflash_bench.metrics.events.steps import Steps
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import CaptureInfo, ProcessInfo, RankSource, Recorder
@@ -98,7 +98,7 @@ def sync(h200, tmp_path_factory):
 def test_each_piece_of_gpu_work_has_the_call_with_its_correlation_id(sync):
     """Against a dictionary from correlation id to call, on a real capture."""
     process = sync.info.processes_of(0)[0]
-    events = load(sync, process)
+    events = load_events(sync, process)
     found = gpu_work(sync, events)
     call_of = dict(zip(events.calls.correlation.tolist(), events.calls.start.tolist(), strict=True))
     pieces = {}
@@ -116,7 +116,7 @@ def test_a_graph_traced_node_by_node_is_one_piece_that_says_so():
         {"correlation_id": 5, "name": n, "start_ns": s, "end_ns": s + 5} for n, s in (("b", 40), ("a", 30), ("c", 50))
     ]
     profile = OneProcess(nodes, [("cudaGraphLaunch", 0, 10, 5)], [])
-    found = gpu_work(profile, load(profile, PROCESS))
+    found = gpu_work(profile, load_events(profile, PROCESS))
     assert (len(found), int(found.start[0]), int(found.end[0])) == (1, 30, 55)
     assert found.label(0) == "a and 2 more"
 
@@ -129,7 +129,7 @@ def test_graph_replays_without_an_id_go_to_the_graph_launches_in_order():
     kernel = {"correlation_id": 3, "name": "k", "start_ns": 20, "end_ns": 25}
     calls = [("cudaGraphLaunch", 10, 12, 8), ("cudaLaunchKernel", 0, 2, 3), ("cudaGraphLaunch", 40, 42, 9)]
     profile = OneProcess([*replays, kernel], calls, [])
-    found = gpu_work(profile, load(profile, PROCESS))
+    found = gpu_work(profile, load_events(profile, PROCESS))
     assert dict(zip(found.start.tolist(), found.launched_at.tolist(), strict=True)) == {20: 0, 30: 10, 60: 40}
 
 
@@ -143,7 +143,7 @@ def test_a_replay_without_an_id_traced_node_by_node_is_one_piece_of_its_launch()
     kernel = {"correlation_id": 0, "name": "k", "start_ns": 20, "end_ns": 25}
     calls = [("cudaGraphLaunch", 10, 12, 8), ("cudaGraphLaunch", 40, 42, 9)]
     profile = OneProcess([*nodes, kernel], calls, [])
-    found = gpu_work(profile, load(profile, PROCESS))
+    found = gpu_work(profile, load_events(profile, PROCESS))
     assert [found.label(k) for k in range(len(found))] == ["k", "a and 1 more", "a and 1 more"]
     assert (found.start.tolist(), found.end.tolist()) == ([20, 60, 30], [25, 71, 41])
     assert found.launched_at[1:].tolist() == [40, 10]

@@ -1,13 +1,13 @@
-"""Arrivals: who is due when, and who waits in front."""
+"""RequestQueue: who is due when, and who waits in front."""
 
 from __future__ import annotations
 
 from dflash_prep import workload
-from dflash_prep.loop.sequences import Arrivals
+from dflash_prep.loop.sequences import RequestQueue
 
 
 def test_closed_arrivals_always_have_as_many_due_as_there_is_room() -> None:
-    arrivals = Arrivals(workload.load("smoke"), seed=0, rank=0)
+    arrivals = RequestQueue(workload.load("smoke"), seed=0, rank=0)
     first = arrivals.due(0, room=36)
     assert [each.shape.index for each in first] == list(range(36))
     arrivals.take(36)
@@ -15,7 +15,7 @@ def test_closed_arrivals_always_have_as_many_due_as_there_is_room() -> None:
 
 
 def test_who_was_not_admitted_stays_due_and_a_retracted_one_comes_first() -> None:
-    arrivals = Arrivals(workload.load("smoke"), seed=0, rank=0)
+    arrivals = RequestQueue(workload.load("smoke"), seed=0, rank=0)
     first = arrivals.due(0, room=3)
     arrivals.take(2)
     arrivals.put_back(first[0])
@@ -24,7 +24,7 @@ def test_who_was_not_admitted_stays_due_and_a_retracted_one_comes_first() -> Non
 
 def test_poisson_arrivals_are_not_due_before_their_step() -> None:
     churn = workload.load("churn")
-    arrivals = Arrivals(churn, seed=0, rank=0)
+    arrivals = RequestQueue(churn, seed=0, rank=0)
     arrivals.due(0, room=36)
     arrivals.take(36)
     step = churn.request(0, 0, 36).arrival_step
@@ -34,6 +34,6 @@ def test_poisson_arrivals_are_not_due_before_their_step() -> None:
 
 def test_the_same_seed_and_rank_give_the_same_prompts() -> None:
     smoke = workload.load("smoke")
-    keys = [[each.key for each in Arrivals(smoke, seed, rank).due(0, 5)] for seed, rank in ((0, 0), (0, 0), (0, 1))]
+    keys = [[each.key for each in RequestQueue(smoke, seed, rank).due(0, 5)] for seed, rank in ((0, 0), (0, 0), (0, 1))]
     assert keys[0] == keys[1]
     assert not set(keys[0]) & set(keys[2])

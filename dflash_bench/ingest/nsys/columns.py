@@ -12,7 +12,7 @@ from dflash_bench.ingest.nsys.export import Export
 from dflash_bench.ingest.rows import ABSENT, Skipped, chosen, labels, values_of
 from dflash_bench.model import IntArray
 
-Rows = IntArray | slice
+RowChoice = IntArray | slice
 """Positions of rows."""
 
 _JOINED_BY = {"correlationId", "deviceId", "streamId"}
@@ -62,7 +62,7 @@ def named(export: Export, keys: IntArray, what: str, skipped: Skipped, clean: Ca
     return found
 
 
-def usable(batch: pa.RecordBatch, skipped: Skipped, what: str, *, zero_is_absent: bool = False) -> Rows:
+def usable(batch: pa.RecordBatch, skipped: Skipped, what: str, *, zero_is_absent: bool = False) -> RowChoice:
     """Rows with a start, an end, and end ≥ start. CUPTI writes start = end = 0 for "no timestamp"."""
     start, end = int_column(batch, "start"), int_column(batch, "end")
     absent = (start == ABSENT) | (end == ABSENT)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dflash_bench.capture.tables import ExportTable
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.nsys.columns import Rows, int_column, named, rows_of, usable
+from dflash_bench.ingest.nsys.columns import RowChoice, int_column, named, rows_of, usable
 from dflash_bench.ingest.nsys.export import Export
 from dflash_bench.ingest.nsys.nvtx import nvtx_batches
 from dflash_bench.ingest.rows import (
@@ -91,7 +91,7 @@ def _api_calls(export: Export, skipped: Skipped) -> Iterator[Batch]:
         )
 
 
-def _stacks(export: Export, batch: pa.RecordBatch, keep: Rows) -> Iterator[Batch]:
+def _stacks(export: Export, batch: pa.RecordBatch, keep: RowChoice) -> Iterator[Batch]:
     """Which code made the calls. The chain stands in the call's own row, or in a backtrace row of the same id."""
     if not export.has(ExportTable.CUDA_CALLCHAINS):
         return
@@ -113,7 +113,7 @@ def _stacks(export: Export, batch: pa.RecordBatch, keep: Rows) -> Iterator[Batch
 _WORK = {"start": None, "end": None, "deviceId": 0, "streamId": 0, "correlationId": 0, "globalPid": None}
 
 
-def _work(batch: pa.RecordBatch, keep: Rows, kind: str, name: pa.Array, **extra: str) -> Batch:
+def _work(batch: pa.RecordBatch, keep: RowChoice, kind: str, name: pa.Array, **extra: str) -> Batch:
     """A batch of GPU work. ``extra``: the column that holds what not all kinds of work have."""
     ids = int_column(batch, "globalPid")[keep]
     return Batch(

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dflash_bench.capture.tables import ExportTable
-from dflash_bench.ingest.nsys.columns import Rows, int_column, rows_of
+from dflash_bench.ingest.nsys.columns import RowChoice, int_column, rows_of
 from dflash_bench.ingest.nsys.export import Export
 from dflash_bench.ingest.nsys.tables import NvtxEvent, is_null
 from dflash_bench.ingest.rows import (
@@ -31,7 +31,7 @@ _START_END = (NvtxEvent.START_END, NvtxEvent.NVTXT_START_END)
 _RANGES = (NvtxEvent.PUSH_POP, NvtxEvent.NVTXT_PUSH_POP, *_START_END)
 
 
-def _texts(export: Export, batch: pa.RecordBatch, keep: Rows, skipped: Skipped) -> pa.Array:
+def _texts(export: Export, batch: pa.RecordBatch, keep: RowChoice, skipped: Skipped) -> pa.Array:
     """NVTX names: the row's own text, else the registered string behind textId. Both occur in one file."""
     column = batch.column("text")
     own = (column if isinstance(keep, slice) else column.take(ints(keep))).dictionary_encode()
@@ -75,7 +75,7 @@ def _domains(export: Export) -> dict[tuple[int, int], str]:
     return names
 
 
-def _domain_names(batch: pa.RecordBatch, keep: Rows, domains: dict[tuple[int, int], str]) -> pa.Array:
+def _domain_names(batch: pa.RecordBatch, keep: RowChoice, domains: dict[tuple[int, int], str]) -> pa.Array:
     process = ints(process_of(int_column(batch, "globalTid")[keep])).dictionary_encode()
     domain = ints(int_column(batch, "domainId")[keep]).dictionary_encode()
     of_process, of_domain = values_of(process.dictionary), values_of(domain.dictionary)

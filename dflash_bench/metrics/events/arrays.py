@@ -163,7 +163,9 @@ def read_columns(profile: Profile, table: Events, process: ProcessInfo, columns:
         read = file.read(group, columns)
         for name in columns:
             column = read.column(name)
-            parts[name].append(slim(_codes(column, known[name]) if is_name[name] else ints(column, _ABSENT[name])))
+            parts[name].append(
+                slim(_codes(column, known[name]) if is_name[name] else int_values(column, _ABSENT[name]))
+            )
     found: dict[str, Any] = {}
     for name in columns:
         whole = _one_behind_another(parts.pop(name))
@@ -191,7 +193,7 @@ def _codes(column: pa.ChunkedArray, known: dict[str, int]) -> IntArray:
     return np.concatenate(parts)
 
 
-def ints(column: pa.ChunkedArray, absent: int = OPEN) -> IntArray:
+def int_values(column: pa.ChunkedArray, absent: int = OPEN) -> IntArray:
     """An int64 column as NumPy, what is null as ``absent``.
 
     From the buffers themselves: Arrow's ``to_numpy`` and ``fill_null`` import pandas, which takes longer than to read a

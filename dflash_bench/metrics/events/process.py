@@ -29,7 +29,7 @@ class ProcessEvents:
     marked_at: IntArray
 
 
-def load(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...] = ()) -> ProcessEvents:
+def load_events(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...] = ()) -> ProcessEvents:
     """Read one process of a profile, its range names shortened by these rules."""
     ranges, num_open = read_ranges(profile, process, rules)
     calls, gpu = read_calls(profile, process), read_gpu_rows(profile, process)

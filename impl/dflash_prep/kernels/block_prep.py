@@ -14,7 +14,7 @@ if HAS_TRITON:
     import triton
     import triton.language as tl
 
-MIN_CAPACITY = 32
+_MIN_CAPACITY = 32
 """Rows of the first allocation; growth doubles, so that a growing batch reallocates a few times only."""
 
 
@@ -48,7 +48,7 @@ class BlockBuffers:
         """These buffers if they hold `bs` requests, otherwise new ones of max(bs, 32, 2 * capacity) rows."""
         if bs <= self.capacity:
             return self
-        return BlockBuffers.allocate(max(bs, MIN_CAPACITY, 2 * self.capacity), self.B, self.block_ids.device)
+        return BlockBuffers.allocate(max(bs, _MIN_CAPACITY, 2 * self.capacity), self.B, self.block_ids.device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dflash_prep.loop.engine import Engine
 from dflash_prep.loop.faults import Delay, Fault
 from dflash_prep.loop.floor import FloorEngine
 from dflash_prep.loop.running import EngineParts
-from dflash_prep.loop.sequences import Arrivals
+from dflash_prep.loop.sequences import RequestQueue
 from dflash_prep.loop.step_graph import StepGraphWorker
 from dflash_prep.loop.worker import Worker, WorkerShape
 from dflash_prep.state.decode_prep import DecodePrep, PrepOptions
@@ -86,7 +86,7 @@ def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup, sample
         model=model,
         future_map=future_map,
         device=device,
-        arrivals=Arrivals(workload, spec.seed, spec.dp_rank, HostRequest if switches.host_pages else Request),
+        arrivals=RequestQueue(workload, spec.seed, spec.dp_rank, HostRequest if switches.host_pages else Request),
     )
     prep = HostPrep(pools, options) if switches.host_pages else DecodePrep(pools, options)
     engine = FloorEngine if switches.step_graph else Engine

@@ -14,7 +14,7 @@ from dflash_prep.loop.checksum import prompt_token_of
 from dflash_prep.loop.checksum_lm import ChecksumModel, TableView
 from dflash_prep.loop.counters import PoolTokens
 from dflash_prep.loop.decode_device import DecodeDevice
-from dflash_prep.loop.sequences import Arrivals, Sequence
+from dflash_prep.loop.sequences import RequestQueue, Sequence
 from dflash_prep.ranges import Range, span
 from dflash_prep.state.batch import DecodeBatch
 from dflash_prep.state.decode_memory import retract_until_it_fits
@@ -44,7 +44,7 @@ class EngineParts:
     model: ChecksumModel
     future_map: FutureMap
     device: DecodeDevice
-    arrivals: Arrivals
+    arrivals: RequestQueue
 
 
 class RunningBatch:

@@ -43,7 +43,7 @@ class Sequence:
         return first_mismatch(self.req.rid, oracle, self.tokens[0], self.results)
 
 
-class Arrivals:
+class RequestQueue:
     """The requests of one rank in the order of their arrival, and those sent back to wait."""
 
     def __init__(self, workload: Workload, seed: int, rank: int, request: type[Request] = Request) -> None:

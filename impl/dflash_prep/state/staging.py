@@ -17,7 +17,7 @@ from dflash_prep.errors import StagingOverwriteError
 from dflash_prep.state.request import Request
 from dflash_prep.state.reservation import Watermark
 
-MIN_CAPACITY = 32
+_MIN_CAPACITY = 32
 RING_DEPTH = 2
 """Enough: before step N + 1 is prepared the host has waited for step N - 1's result copy, which fences its H2D."""
 
@@ -95,7 +95,7 @@ class Staging(Protocol):
 
 def grown(bs: int, capacity: int) -> int:
     """The capacity to grow to."""
-    return max(bs, MIN_CAPACITY, 2 * capacity)
+    return max(bs, _MIN_CAPACITY, 2 * capacity)
 
 
 class LengthBuffers:
