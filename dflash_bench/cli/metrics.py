@@ -62,7 +62,9 @@ def metrics(
     reading = chosen_reading(preset, step_range, agreement_range)
     with reading_progress() as progress:
         found = resolve_all(profile, options, progress)
-    runs = [measure(p, reading) for p in found]
+    # of a run in which arms take turns each arm has its figures
+    arms = [p.of_arm(arm) for p in found for arm in (p.info.arms if p.arm is None else ())]
+    runs = [measure(p, reading) for p in (*(p for p in found if not p.info.arms or p.arm), *arms)]
     check_metric(metric, (m.name for run in runs for m in run.metrics))
     if json or csv:
         typer.echo((metrics_json if json else metrics_csv)(runs), nl=json)

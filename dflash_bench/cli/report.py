@@ -105,7 +105,7 @@ def _page(
     command = shlex.join(["dflash-bench", *sys.argv[1:]])
     with reading_progress() as progress:
         alone = resolve(base, options, progress) if base is not None and candidate is None else ()
-        is_one = len(alone) == 1 and len(alone[0].info.arms) != 2
+        is_one = len(alone) == 1 and (alone[0].arm is not None or len(alone[0].info.arms) != 2)
         sides = () if is_one else both_sides(base, candidate, options, progress)
     if sides and candidate is None:
         stderr.print(describe_sides(*sides, is_chosen=False), markup=False)

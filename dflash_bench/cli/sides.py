@@ -36,7 +36,7 @@ def both_sides(
         return old, new
     found = [p for word in _words(base, options) for p in resolve(word, options, progress)]
     arms = found[0].info.arms
-    if len(arms) == 2 and all(p.info.arms == arms for p in found):
+    if len(arms) == 2 and all(p.info.arms == arms and p.arm is None for p in found):
         return tuple(p.of_arm(arms[0]) for p in found), tuple(p.of_arm(arms[1]) for p in found)
     if len(found) == 2:
         first, second = in_order(*found)

@@ -36,16 +36,17 @@ def run_report(run: RunMetrics, detail: Detail | None = None, reading: Reading |
     """The metrics of one run, as closely as asked."""
     detail, info = detail or Detail(), run.info
     headline = run_headline(run, reading)
+    name = f"{info.run}:{info.arm}" if info.arms else info.run
     warnings = warning_lines(run.findings)
     if detail.is_full or detail.is_close:
         is_ranked = detail.is_ranked(len(info.ranks)) or detail.is_close
         sheets = [_metrics_sheet(title, own) for title, own in by_section(_shown(run, detail, is_ranked), _name)]
         tables = table_sheets(run) if detail.is_full else []
         lines = (*headline.lines, identity(info), captured(info)) if detail.is_full else headline.lines
-        return Report(info.run, lines, tuple(s for s in (*sheets, *tables) if s.rows), tuple(warnings))
+        return Report(name, lines, tuple(s for s in (*sheets, *tables) if s.rows), tuple(warnings))
     short = tuple(s for s in (_screen_sheet(run), _screen_causes(run)) if s.rows)
-    following = (f"dflash-bench report {shlex.quote(info.run)}",)
-    return fitted(Report(info.run, headline.lines, short, first_warnings(warnings), following))
+    following = (f"dflash-bench report {shlex.quote(name)}",)
+    return fitted(Report(name, headline.lines, short, first_warnings(warnings), following))
 
 
 def _name(metric: Metric) -> str:

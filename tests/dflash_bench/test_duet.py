@@ -124,7 +124,7 @@ def test_marks_are_read_as_they_are_written(text, mark):
     assert duet_mark(text) == mark
 
 
-def test_one_word_of_several_duets_is_one_comparison_of_their_arms(duet, tmp_path):
+def test_one_word_of_several_duets_is_one_comparison_of_their_arms(duet, tmp_path, cli):
     """As the command that made them says it: a pattern, or their names with commas between."""
     for name in ("turns-r1", "turns-r2"):
         shutil.copytree(duet.path, tmp_path / name)
@@ -136,6 +136,13 @@ def test_one_word_of_several_duets_is_one_comparison_of_their_arms(duet, tmp_pat
         assert {p.info.run for p in base} == {p.info.run for p in candidate} == {"turns-r1", "turns-r2"} or word is None
         assert {p.arm for p in base} == {"topup"}
         assert {p.arm for p in candidate} == {"control"}
+    with pytest.raises(UsageError, match="compare it with what"):
+        both_sides("turns-r1:topup", None, options)
+    shown = cli("metrics", "turns-r1", "--profiles", tmp_path).stdout
+    assert [line for line in shown.splitlines() if line.startswith("turns-r1")] == [
+        "turns-r1:topup",
+        "turns-r1:control",
+    ]
     base, candidate = (tuple(measure(p) for p in side) for side in both_sides("turns-*", None, options))
     report = comparison_report(*compare_sides(Sides(base, candidate)))
     assert report.title == "turns: topup → control"
