@@ -128,7 +128,7 @@ def changes(found):
 
 def test_without_names_the_two_newest_arms_are_compared_and_named_aloud(cli, arms):
     found = cli("compare", "--json", "--profiles", arms)
-    assert found.stderr.splitlines()[0] == "base slow, candidate fast"
+    assert found.stderr.splitlines()[0].startswith("base slow, candidate fast (by arm, else by time of capture")
     row = changes(found)[0, "range.decode_step"]
     assert (row["base"], row["candidate"], row["difference"]) == (81, 51, -30)
     assert row["low"] <= -30 <= row["high"]

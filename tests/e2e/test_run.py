@@ -99,7 +99,7 @@ def test_arms_run_verified_and_unprofiled_too_and_a_comparison_says_what_tracing
         assert steps[0] == steps[1], "with and without a tool it decodes the same"
         assert profile.info.settings["range_cost_ns"] > 0
         assert profile.info.settings["verified_tokens"] > 0
-    shown = CliRunner().invoke(app, ["compare", "r-legacy", "r-topup", "--brief", "--profiles", str(tmp_path)])
+    shown = CliRunner().invoke(app, ["compare", "r-legacy", "r-topup", "--full", "--profiles", str(tmp_path)])
     assert shown.exit_code == 0, shown.stderr
     sheet = shown.stdout.partition("What tracing cost")[2]
     assert [row.split()[0] for row in sheet.splitlines()[2:4]] == ["legacy", "topup"]
