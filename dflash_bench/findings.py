@@ -94,8 +94,14 @@ CODES: tuple[Code, ...] = (
     Code(
         "no_steps",
         "metrics",
-        "no range has the step's name: no step, lead, stall or wait figures",
-        "{reason}, so no step, lead, stall or wait figures{hint}",
+        "no range has the step's name: figures are over the whole capture, and what could be steps is named",
+        "{reason}: {whole}{hint}",
+    ),
+    Code(
+        "preset_found",
+        "metrics",
+        "the steps are those that a known engine marks itself",
+        "{count:,} steps are the ranges {step!r}, as --preset {preset} has it",
     ),
     Code(
         "step_name_in_two_domains",

@@ -148,6 +148,7 @@ def events(
             ints(r.start for r in closed),
             ints(r.end for r in closed),
             names([str(r.name) for r in closed]),
+            np.array([r.kind == 60 for r in closed], bool),
         ),
         num_open=len(ranges) - len(closed),
         calls=api_calls(calls),

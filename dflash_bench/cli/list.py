@@ -173,4 +173,4 @@ def _presets() -> _Listing:
     ]
     columns = ("preset", "step", "preparation", "agreement of ranks")
     data = [dict(zip(("preset", "step", "prepare", "agreement"), row, strict=True)) for row in rows]
-    return _Listing("Presets", columns, rows, data, "names of ranges, steps as regular expressions")
+    return _Listing("Presets", columns, rows, data, "names of ranges; what begins with re: is a regular expression")

@@ -66,7 +66,10 @@ PresetName = Annotated[
 ]
 StepRange = Annotated[
     str | None,
-    typer.Option(help="Regular expression that matches the whole name of a step's range. Default: decode_step."),
+    typer.Option(
+        help="Name of a step's range, or after 're:' a regular expression for whole names. Default: decode_step, or"
+        " what a known engine calls it."
+    ),
 ]
 AgreementRange = Annotated[
     str | None, typer.Option(help="Name of the range in which ranks meet. Default: dp_agreement.")
@@ -118,6 +121,7 @@ def chosen_reading(preset: str | None, step_range: str | None, agreement_range: 
     reading = Reading() if preset is None else reading_of(_preset(preset))
     return replace(
         reading,
+        is_open=preset is None and step_range is None,
         step=reading.step if step_range is None else step_range,
         agreement=reading.agreement if agreement_range is None else agreement_range,
     )

@@ -38,7 +38,7 @@ def measure_costs(view: View, found: Measurements) -> None:
     for taken in (outside, agreement):
         busy -= steps.sum_by(steps.covering(taken.start), taken.end - taken.start)
     found.add("host.busy_per_step", busy[followed], followed, coverage=share)
-    is_step = own.name.matching(view.reading.step_pattern())
+    is_step = view.reading.is_step(own)
     _add_ranges(view, own[~is_step & ~is_agreement], waited, traced, share, found)
     if found.coverage.launches is not None:
         whole = np.flatnonzero(view.is_whole)

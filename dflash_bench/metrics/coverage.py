@@ -30,10 +30,8 @@ def measure_coverage(view: View, found: Measurements) -> Coverage:
             found.warn("no_gpu_rows", num_launches, where="")
     if not len(view.events.gpu):
         return Coverage(calls=1.0 if num_calls else None)
-    joined, steps = view.join, view.steps
-    # without steps, coverage is told all the same
-    step = view.step_of_call
-    seen = is_launch(calls.name) & (np.append(view.is_traced, False)[step] if len(steps) else True)
+    joined, step = view.join, view.step_of_call
+    seen = is_launch(calls.name) & np.append(view.is_traced, False)[step]
     is_good = joined.has_work.copy()
     is_good[joined.launches.call[joined.is_impossible]] = False
     graphs = seen & calls.name.containing("GraphLaunch")
@@ -64,7 +62,7 @@ def _share_of_calls(view: View) -> float:
 
     Work that was queued before the capture began runs before the first that was launched in it, lane by lane.
     """
-    joined, steps = view.join, view.steps
+    joined, steps = view.join, view.scope
     if not len(steps) or not len(joined.launches):
         return 1.0 if not len(joined.work) else float(len(joined.launches) > 0)
     work, lane = joined.work, joined.work.lane
@@ -79,7 +77,7 @@ def _share_of_calls(view: View) -> float:
 
 def _judged(share: float, what: str, facts: dict[str, object], view: View, found: Measurements) -> float | None:
     """The share, None where it is too small, with the warning that is due."""
-    if not len(view.steps) or share >= _WARNED_BELOW:
+    if not len(view.scope) or share >= _WARNED_BELOW:
         return share
     is_withheld = share < _WITHHELD_BELOW
     count = int(str(facts["without"])) + int(str(facts["unlaunched"]))
@@ -108,7 +106,7 @@ def _add_join(view: View, joined: Join, found: Measurements) -> None:
     if num_damaged:
         found.warn("impossible_rows", num_damaged)
     if untraced := int((~view.is_traced).sum()):
-        found.warn("steps_without_calls", untraced, num=len(view.steps), which=_spans(np.flatnonzero(~view.is_traced)))
+        found.warn("steps_without_calls", untraced, num=len(view.scope), which=_spans(np.flatnonzero(~view.is_traced)))
     if unlaunched:
         found.warn("gpu_work_without_launch", unlaunched, num=num_work)
     if num_uncorrelated and not joined.num_by_order:

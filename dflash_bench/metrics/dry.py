@@ -8,6 +8,7 @@ import numpy as np
 
 from dflash_bench.metrics.events.arrays import NONE, Index, distinct, selected
 from dflash_bench.metrics.measurements import Measurements
+from dflash_bench.metrics.per_step import add_per_step
 from dflash_bench.metrics.view import View
 from dflash_bench.model import IntArray
 
@@ -59,7 +60,7 @@ def dry_gaps(view: View) -> DryGaps:
     start, piece, launch = start[launch != NONE], piece[launch != NONE], launch[launch != NONE]
     # no work can begin before its launch; where a capture says so, the gap ends with the work
     stop = np.minimum(launches.start[launch], work.start[piece])
-    step = view.steps.covering(launches.start[launch])
+    step = view.scope.covering(launches.start[launch])
     kept = np.flatnonzero((stop > start) & (step != NONE))
     kept = kept[np.argsort(start[kept], kind="stable")]
     return DryGaps(start[kept], stop[kept], launches.thread[launch[kept]], step[kept])
@@ -68,11 +69,11 @@ def dry_gaps(view: View) -> DryGaps:
 def measure_dry(view: View, found: Measurements) -> None:
     """Dry time per step, and each instant of it by what the launching thread did then."""
     share = found.coverage.launches
-    if share is None or not len(view.steps) or not len(view.launches):
+    if share is None or not len(view.scope) or not len(view.launches):
         return
     gaps, whole = dry_gaps(view), np.flatnonzero(view.is_whole)
-    per_step = view.steps.sum_by(gaps.step, gaps.stop - gaps.start)
-    found.add("gpu.dry_per_step", per_step[whole], whole, coverage=share)
+    per_step = view.scope.sum_by(gaps.step, gaps.stop - gaps.start)
+    add_per_step(view, found, "gpu.dry_per_step", per_step, whole, share)
     cut = dry_pieces(view, gaps[view.is_whole[gaps.step]])
     keys = [
         (names.values, names.codes_at(row))

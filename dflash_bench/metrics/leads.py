@@ -73,8 +73,10 @@ def _add_graph_leads(view: View, graphs: Launches, step: IntArray, share: float,
 
 def _add_step_leads(view: View, launches: Launches, step: IntArray, share: float, found: Measurements) -> None:
     """The first graph launch of each step, without graphs the first launch; of each kind of steps in the same way."""
+    if not len(view.steps):
+        return
     of_kind = ((f"step.lead@{kind}", own) for kind, own in timed(view))
-    for name, steps in (("step.lead", np.ones(len(view.steps), bool)), *of_kind):
+    for name, steps in (("step.lead", np.ones(len(view.scope), bool)), *of_kind):
         own = steps[step]
         chosen = own & launches.is_graph if (own & launches.is_graph).any() else own
         first = np.flatnonzero(chosen)

@@ -68,17 +68,18 @@ def measure(profile: Profile, reading: Reading | None = None, workers: Workers |
     One process of the run is held in memory as a whole, some 60 bytes a row. Large runs of several ranks are measured
     by several spawned processes: a script that calls this needs ``if __name__ == "__main__"``, or `Workers(1)`.
     """
-    reading = reading or Reading()
+    reading = reading or Reading(is_open=True)
     if profile.arm is not None or reading.arm is not None:
         arm = reading.arm or profile.arm
         assert arm is not None
         profile, reading = profile.of_arm(arm), replace(reading, arm=arm)
     info = profile.info
-    reading.step_pattern()
+    reading.check()
     by_rank = {
         rank: _joined(info.processes_of(rank), found)
         for rank, found in each_rank(profile, reading, workers or Workers())
     }
+    _drop_whole_captures(by_rank)
     findings = [f for each in by_rank.values() for f in each.found.findings]
     alone = [*_counters(info, findings), *(m for rank in info.ranks for m in step_metrics(profile, rank))]
     tables = [make(by_rank) for make in (_dry_table, _stall_table, _lane_table, _range_table, _thread_table)]
@@ -110,6 +111,21 @@ def measure(profile: Profile, reading: Reading | None = None, workers: Workers |
     )
 
 
+def _drop_whole_captures(by_rank: _ByRank) -> None:
+    """Ranks without steps beside ranks with: what was counted over their whole capture is no figure of the run."""
+    if any(each.num_steps for each in by_rank.values()):
+        for each in by_rank.values():
+            if not each.num_steps:
+                _keep_only_ranges(each.found)
+
+
+def _keep_only_ranges(found: Measurements) -> None:
+    for name in [name for name in found.metrics if not name.startswith(("range.", "coverage.", "gpu_work_"))]:
+        del found.metrics[name]
+    found.causes.clear()
+    found.rows.clear()
+
+
 def _finding_order(found: Finding) -> tuple[str, int, int, str]:
     return found.code, -1 if found.rank is None else found.rank, found.count, found.text
 
@@ -122,6 +138,10 @@ def _joined(processes: Sequence[ProcessInfo], each: Sequence[ProcessMeasurements
     """The processes of one rank as one: the same metric of two processes becomes one."""
     if len(each) == 1:
         return each[0]
+    if any(part.num_steps for part in each):
+        for part in each:
+            if not part.num_steps:
+                _keep_only_ranges(part.found)
     names = dict.fromkeys(name for part in each for name in part.found.metrics)
     tables = dict.fromkeys(name for part in each for name in part.found.causes)
     found = Measurements(
@@ -137,12 +157,13 @@ def _joined(processes: Sequence[ProcessInfo], each: Sequence[ProcessMeasurements
         findings=list(_rank_findings(processes, each)),
     )
     agreements = next((part.agreements for part in each if part.agreements is not None), None)
-    return ProcessMeasurements(found, sum(part.step_time for part in each), agreements)
+    num_steps, time = sum(part.num_steps for part in each), sum(part.time for part in each)
+    return ProcessMeasurements(found, num_steps, time, agreements)
 
 
 def _rank_findings(processes: Sequence[ProcessInfo], each: Sequence[ProcessMeasurements]) -> Iterator[Finding]:
     """What the processes of a rank give to know. What one of them lacks is no gap where another one has it."""
-    has_steps = [part.step_time > 0 for part in each]
+    has_steps = [part.num_steps > 0 for part in each]
     has_gpu = any(process.num_gpu_work for process in processes)
     no_steps = [f for part in each for f in part.found.findings if f.code == "no_steps"]
     for part, own in zip(each, has_steps, strict=True):
@@ -314,7 +335,7 @@ def _thread_table(by_rank: _ByRank) -> Table:
         if rank is not None:
             for *label, count, total, _ in blame_rows(causes, rank):
                 assert isinstance(total, int)
-                rows.append((*label, count, total, total / by_rank[rank].step_time))
+                rows.append((*label, count, total, total / by_rank[rank].time))
     return Table("sync.by_thread", COLUMNS["sync.by_thread"], tuple(rows))
 
 

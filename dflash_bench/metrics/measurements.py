@@ -78,9 +78,9 @@ class Measurements:
         step = None if step is None else _small(step)
         self.metrics[name] = Samples(_small(values), step, group, None, coverage, pair)
 
-    def add_value(self, name: str, value: float, num_samples: int | None = None) -> None:
+    def add_value(self, name: str, value: float, num_samples: int | None = None, coverage: float | None = None) -> None:
         """Add a metric that is one value, and say how many samples it rests on."""
-        self.metrics[name] = Samples(np.array([value], np.float64), num_samples=num_samples)
+        self.metrics[name] = Samples(np.array([value], np.float64), num_samples=num_samples, coverage=coverage)
 
     def blame(
         self, table: str, keys: Sequence[tuple[Sequence[str], IntArray]], ns: IntArray, separator: str | None = None

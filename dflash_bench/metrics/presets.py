@@ -4,8 +4,9 @@ Engines write counts, indices and whole dictionaries into range names, so that h
 says which ranges are the step, its preparation and the agreement of ranks, how such names are written shorter, and how
 the engine names the rank in its files. The names are those that the engines themselves emit:
 
-- SGLang with ``SGLANG_SCHEDULER_ENABLE_NVTX``: ``scheduler.run_batch`` and its siblings; decode preparation lies inside
-  ``scheduler.get_next_batch_to_run``, before the step. Traces are called ``…-TP-0….trace.json.gz``.
+- SGLang with ``SGLANG_ENABLE_NVTX_SCHEDULER=1``: ``scheduler.run_batch`` and its siblings; decode preparation, and the
+  agreement of ranks, lie inside ``scheduler.get_next_batch_to_run``, before the step, and no range covers an iteration.
+  In torch traces each pass of a model is a range, ``step[DECODE bs=36]``. Traces are called ``…-TP-0….trace.json.gz``.
 - vLLM: ``execute_context_0(0)_generation_36(36)`` around a worker's step (``execute_new_…_cached_…`` before), and with
   ``VLLM_NVTX_SCOPES_FOR_PROFILING`` or ``VLLM_CUSTOM_SCOPES_FOR_PROFILING`` ``gpu_model_runner: preprocess`` inside it.
 - TensorRT-LLM with ``TLLM_LLMAPI_ENABLE_NVTX``: ``[Executor] _forward_step 12: 0 ctx reqs, 36 gen reqs``, with
@@ -17,9 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
+from dflash_bench.metrics.events.host import Ranges, shortened
 from dflash_bench.metrics.events.names import Rule
 from dflash_bench.metrics.reading import Reading
 
@@ -29,6 +31,7 @@ class Preset(StrEnum):
 
     DFLASH_BENCH = "dflash-bench"
     SGLANG = "sglang"
+    SGLANG_TRACE = "sglang-trace"
     VLLM = "vllm"
     TRTLLM = "trtllm"
 
@@ -47,19 +50,24 @@ def _rules(*pairs: tuple[str, str]) -> tuple[Rule, ...]:
 
 LAYER_MARKER = _rules((r"\{.*?'Module': '(?P<module>[^']*)'.*", r"\g<module>"))
 
+_SGLANG_PASS = r"step\[(?:(?P<decode>DECODE|VERIFY)|(?P<prefill>EXTEND)|(?P<mixed>MIXED))\b.*"
+_VLLM_COUNTS = r"execute_(context|new)_(?P<prefill>\d+)(\([\d_]+\))?_(generation|cached)_(?P<decode>\d+)(\([\d_]+\))?"
+
 PRESETS: dict[Preset, EngineNames] = {
     Preset.DFLASH_BENCH: EngineNames(Reading()),
     Preset.SGLANG: EngineNames(
-        Reading(step=r"scheduler\.run_batch", prepare="scheduler.get_next_batch_to_run"),
+        Reading(step="scheduler.run_batch", prepare="scheduler.get_next_batch_to_run"),
         LAYER_MARKER + _rules((r"(?P<stage>scheduler\.\w+)\W.*", r"\g<stage>")),
+    ),
+    Preset.SGLANG_TRACE: EngineNames(
+        Reading(step=r"re:step\[(VERIFY|DECODE|EXTEND|MIXED)\]", composition=re.compile(_SGLANG_PASS)),
+        _rules((r"(?P<what>step\[\w+)\b.*\]", r"\g<what>]")),
     ),
     Preset.VLLM: EngineNames(
         Reading(
             step="execute_model step",
             prepare="gpu_model_runner: preprocess",
-            composition=re.compile(
-                r"execute_(context|new)_(?P<prefill>\d+)(\(\d+\))?_(generation|cached)_(?P<decode>\d+)(\(\d+\))?"
-            ),
+            composition=re.compile(_VLLM_COUNTS),
         ),
         LAYER_MARKER
         + _rules(
@@ -69,7 +77,7 @@ PRESETS: dict[Preset, EngineNames] = {
     ),
     Preset.TRTLLM: EngineNames(
         Reading(
-            step=r"\[Executor\] _forward_step",
+            step="[Executor] _forward_step",
             prepare="_prepare_inputs",
             agreement="tp_broadcast_requests",
             composition=re.compile(r".*\b(?P<prefill>\d+) ctx reqs\b.*\b(?P<decode>\d+) gen reqs\b.*"),
@@ -83,6 +91,21 @@ PRESETS: dict[Preset, EngineNames] = {
 def reading_of(preset: Preset) -> Reading:
     """How a capture of this engine is read: its ranges' roles, and the rules for its names."""
     return replace(PRESETS[preset].reading, rules=PRESETS[preset].rules)
+
+
+def engine_of(ranges: Ranges, reading: Reading) -> tuple[Preset, Reading] | None:
+    """The engine whose steps are among these ranges, and how they are read, where none has the reading's step.
+
+    Roles that differ from the default in ``reading`` stay.
+    """
+    if reading.is_step(ranges).any():
+        return None
+    given = {f.name: own for f in fields(Reading) if (own := getattr(reading, f.name)) != getattr(Reading(), f.name)}
+    for preset in PRESETS:
+        found = replace(reading_of(preset), **given)
+        if preset is not Preset.DFLASH_BENCH and found.is_step(shortened(ranges, found.rules)).any():
+            return preset, found
+    return None
 
 
 def known_presets() -> Iterable[str]:

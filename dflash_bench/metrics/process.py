@@ -10,11 +10,14 @@ from dflash_bench.metrics.allocation import measure_allocation
 from dflash_bench.metrics.costs import measure_costs
 from dflash_bench.metrics.coverage import measure_coverage
 from dflash_bench.metrics.dry import measure_dry
+from dflash_bench.metrics.events.host import shortened
 from dflash_bench.metrics.events.process import load_events
 from dflash_bench.metrics.kinds import measure_kinds
 from dflash_bench.metrics.lanes import measure_lanes
 from dflash_bench.metrics.leads import measure_leads
 from dflash_bench.metrics.measurements import Measurements
+from dflash_bench.metrics.presets import engine_of
+from dflash_bench.metrics.proposals import measure_proposals
 from dflash_bench.metrics.ranges import measure_ranges
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.stalls import measure_stalls
@@ -31,6 +34,7 @@ Meter = Callable[[View, Measurements], None]
 METERS: tuple[Meter, ...] = (
     measure_ranges,
     measure_steps,
+    measure_proposals,
     measure_kinds,
     measure_allocation,
     measure_waits,
@@ -44,10 +48,11 @@ METERS: tuple[Meter, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ProcessMeasurements:
-    """What one process gave. ``step_time``: that of all its steps, ns."""
+    """What one process gave. ``time``: that of all its steps, ns; without steps that of the capture."""
 
     found: Measurements
-    step_time: int
+    num_steps: int
+    time: int
     agreements: Agreements | None
 
 
@@ -57,10 +62,17 @@ def measure_process(
     """All figures of a process. ``is_own_loop``: the capture carries the rank mark of a loop that wraps every
     allocation in a range, so that no such range means no allocation.
     """
-    view = View(profile, load_events(profile, process, reading.rules), reading, is_own_loop)
+    events = load_events(profile, process, reading.rules)
+    engine = engine_of(events.ranges, reading) if reading.is_open else None
+    if engine is not None:
+        preset, reading = engine
+        events = replace(events, ranges=shortened(events.ranges, reading.rules))
+    view = View(profile, events, reading, is_own_loop)
     found = Measurements(process.rank, view.steps.pair)
+    if engine is not None:
+        found.warn("preset_found", len(view.steps), preset=preset, step=reading.step)
     found = replace(found, coverage=measure_coverage(view, found))
     for measure in METERS:
         measure(view, found)
-    steps = view.steps
-    return ProcessMeasurements(found, int((steps.end - steps.start).sum()), agreements_of(view))
+    time = int((view.scope.end - view.scope.start).sum())
+    return ProcessMeasurements(found, len(view.steps), time, agreements_of(view))

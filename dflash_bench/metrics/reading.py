@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dflash_bench.errors import UsageError, quoted
-from dflash_bench.metrics.events.names import Rule
+from dflash_bench.errors import UsageError
+from dflash_bench.metrics.events.host import Ranges
+from dflash_bench.metrics.events.names import Rule, without_numbers
+from dflash_bench.model import BoolArray
+
+PATTERN, CALL = "re:", "call:"
+"""What a step's name begins with that is a regular expression, or the name of an API call that recurs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Which ranges play which part. ``step`` is a regular expression that must match the whole name.
+    """Which ranges play which part. ``step`` is a name, or after ``re:`` a pattern that must match a whole name, or
+    after ``call:`` the API call with which each step begins.
 
     ``rules`` shorten names that engines write counts into, before anything looks at them (`presets`). ``prefill``, a
     regular expression too, matches the ranges that prefill where they do not lie inside ``prepare``; ``composition``
@@ -19,7 +25,8 @@ class Reading:
     ``mixed``.
 
     ``arm``: of a run in which arms take turns, only that one's blocks of steps count. ``first``, ``last``: only steps
-    number first … last − 1 of each process count, from 0, ``None`` for no end.
+    number first … last − 1 of each process count, from 0, ``None`` for no end. ``is_open``: nobody chose the step's
+    name, so that a known engine's is taken where a capture has that instead.
     """
 
     step: str = "decode_step"
@@ -32,6 +39,7 @@ class Reading:
     arm: str | None = None
     first: int = 0
     last: int | None = None
+    is_open: bool = False
 
     def composition_of(self, name: str) -> tuple[bool, bool] | None:
         """Whether a step of this whole name prefills, and whether it decodes; None where the name does not say."""
@@ -44,9 +52,23 @@ class Reading:
     def prefill_pattern(self) -> re.Pattern[str]:
         return re.compile(self.prefill)
 
-    def step_pattern(self) -> re.Pattern[str]:
-        """Raises UsageError when ``step`` does not compile."""
+    def is_step(self, ranges: Ranges) -> BoolArray:
+        """bool [n]: which ranges have the step's name, in full or shortened. Raises as `check` does."""
+        names = ranges.name, ranges.full_name
+        if pattern := self._pattern():
+            short, full = (name.matching(pattern) for name in names)
+        else:
+            short, full = (name.among({self.step, without_numbers(self.step)}) for name in names)
+        return short | full
+
+    def check(self) -> None:
+        """Raises UsageError when ``step`` is a pattern that does not compile."""
+        self._pattern()
+
+    def _pattern(self) -> re.Pattern[str] | None:
+        if not self.step.startswith(PATTERN):
+            return None
         try:
-            return re.compile(self.step)
+            return re.compile(self.step.removeprefix(PATTERN))
         except re.error as error:
-            raise UsageError(f"--step-range {quoted(self.step)} is no regular expression: {error}") from None
+            raise UsageError(f"--step-range {self.step!r} is no regular expression: {error}") from None

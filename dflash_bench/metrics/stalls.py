@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dflash_bench.metrics.measurements import Measurements
+from dflash_bench.metrics.per_step import add_per_step
 from dflash_bench.metrics.view import View
 
 
@@ -19,12 +20,12 @@ def measure_stalls(view: View, found: Measurements) -> None:
         return
     late = view.launches[view.launches.has_lead & (view.launches.lead < 0)]
     lost, step = -late.lead, view.step_of_call[late.call]
-    is_launching = view.steps.sum_by(view.step_of_call[view.launches.call]) > 0
+    is_launching = view.scope.sum_by(view.step_of_call[view.launches.call]) > 0
     if without := int((view.is_traced & ~is_launching).sum()):
-        found.warn("steps_without_launches", without, num=len(view.steps))
+        found.warn("steps_without_launches", without, num=len(view.scope))
     is_launching &= view.is_whole
-    per_step = view.steps.sum_by(step, lost)
-    found.add("stall.total_per_step", per_step[is_launching], np.flatnonzero(is_launching), coverage=share)
+    per_step = view.scope.sum_by(step, lost)
+    add_per_step(view, found, "stall.total_per_step", per_step, np.flatnonzero(is_launching), share)
     held = view.own_index.innermost(late.thread, late.dry)
     call = view.call_index.innermost(late.thread, late.dry)
     ranges, calls = view.own.name, view.events.calls.name

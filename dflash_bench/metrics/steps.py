@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from dflash_bench.errors import quoted
 from dflash_bench.layout import Events
 from dflash_bench.metrics.events.arrays import read_columns
 from dflash_bench.metrics.events.steps import Steps
@@ -18,24 +17,12 @@ def measure_steps(view: View, found: Measurements) -> None:
     steps = view.steps
     found.findings.extend(view.step_findings)
     if not len(steps):
-        _warn_of_no_steps(view, found)
         return
     followed = np.flatnonzero(steps.is_followed)
     found.add("step.period", steps.next_start[followed] - steps.start[followed], followed)
     overhead = read_columns(view.profile, Events.OVERHEAD, view.events.process, ("start_ns", "end_ns"))
     touched = num_touched(steps, *overhead.values())
     found.add_value("coverage.steps_with_overhead", touched, len(steps))
-
-
-def _warn_of_no_steps(view: View, found: Measurements) -> None:
-    names = view.events.ranges.name
-    if not len(names):
-        found.warn("no_steps", 0, reason="no NVTX ranges in the capture", hint="")
-        return
-    counts = np.bincount(names.codes, minlength=len(names.values))
-    some = ", ".join(f"{quoted(names.values[k])}" for k in np.argsort(-counts, kind="stable")[:5])
-    hint = f" (choose one with --step-range; the most frequent are {some})"
-    found.warn("no_steps", len(names), reason=f"no range named {quoted(view.reading.step)}", hint=hint)
 
 
 def num_touched(steps: Steps, start: IntArray, end: IntArray) -> int:

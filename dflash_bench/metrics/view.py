@@ -7,14 +7,15 @@ from functools import cached_property
 
 import numpy as np
 
-from dflash_bench.metrics.events.arrays import NONE, at_rows, distinct
+from dflash_bench.metrics.events.arrays import NONE, OPEN, at_rows, distinct
 from dflash_bench.metrics.events.gpu import pieces
 from dflash_bench.metrics.events.host import Ranges, ThreadIndex, thread_index
 from dflash_bench.metrics.events.kinds import Kind, kinds_of
 from dflash_bench.metrics.events.launches import Join, Launches, join
 from dflash_bench.metrics.events.process import ProcessEvents
-from dflash_bench.metrics.events.steps import Steps, blocks_of, find_steps, in_blocks
-from dflash_bench.metrics.reading import Reading
+from dflash_bench.metrics.events.steps import Steps, blocks_of, find_steps, in_blocks, steps_between
+from dflash_bench.metrics.events.tools import is_of_tool
+from dflash_bench.metrics.reading import CALL, Reading
 from dflash_bench.model import BoolArray, Finding, IntArray
 from dflash_bench.profile import Profile
 
@@ -30,7 +31,14 @@ class View:
 
     @cached_property
     def _found_steps(self) -> tuple[Steps, tuple[Finding, ...]]:
+        if self.reading.step.startswith(CALL):
+            return steps_between(self.events.calls, self.reading.step.removeprefix(CALL)), ()
         return find_steps(self.events.ranges, self.events.process.rank, self.reading)
+
+    @property
+    def all_steps(self) -> Steps:
+        """The steps that were found, whether they count or not."""
+        return self._found_steps[0]
 
     @property
     def step_findings(self) -> tuple[Finding, ...]:
@@ -39,7 +47,7 @@ class View:
     @cached_property
     def _chosen_steps(self) -> Steps:
         """The steps of the arm and of the window that is looked at, idle ones too."""
-        steps, reading = self._found_steps[0], self.reading
+        steps, reading = self.all_steps, self.reading
         if reading.arm is not None:
             steps = in_blocks(steps, blocks_of(self.events.marks, self.events.marked_at, reading.arm))
         elif reading.first or reading.last is not None:
@@ -74,6 +82,18 @@ class View:
         return self._chosen_steps[~self.is_idle] if self.is_idle.any() else self._chosen_steps
 
     @cached_property
+    def scope(self) -> Steps:
+        """What launches, waits and leads are counted in: the steps, and where there are none the capture as a whole."""
+        steps, events = self.steps, self.events
+        if len(steps) or len(self.all_steps) or not len(events.calls):
+            return steps
+        edges = [(events.calls.start, events.calls.end), (events.gpu.start, events.gpu.end)]
+        start = min(int(first.min()) for first, _ in edges if len(first))
+        end = max(int(last.max()) for _, last in edges if len(last)) + 1
+        one = np.array([[start], [end], [OPEN]])
+        return Steps(one[0], one[1], self.domain, one[2])
+
+    @cached_property
     def kinds(self) -> dict[Kind, BoolArray]:
         """bool [steps] for each kind that occurs among the steps that count."""
         return {kind: own[~self.is_idle] for kind, own in self.kinds_of_all.items() if kind is not Kind.IDLE}
@@ -81,7 +101,7 @@ class View:
     @property
     def is_part(self) -> bool:
         """Whether not all steps of the process count."""
-        return len(self.steps) < len(self._found_steps[0])
+        return len(self.steps) < len(self.all_steps)
 
     @cached_property
     def is_traced(self) -> BoolArray:
@@ -90,13 +110,42 @@ class View:
         GPU work without a launch call proves that calls are missing: a step without any call, in which such work
         starts, says nothing of waits, launches and leads.
         """
-        return ~self._works_alone(self.steps) | (self.steps.sum_by(self.step_of_call) > 0)
+        return ~self._works_alone(self.scope) | (self.scope.sum_by(self.step_of_call) > 0)
 
     @cached_property
     def own(self) -> Ranges:
         """The ranges of the step range's domain: those of libraries never take the blame."""
-        is_own = self.events.ranges.domain.among({self._found_steps[0].domain})
-        return self.events.ranges if is_own.all() else self.events.ranges[is_own]
+        ranges = self.events.ranges
+        is_own = ranges.domain.among({self.domain}) & ~ranges.name.among(self._spans_apart(ranges))
+        return ranges if is_own.all() else ranges[is_own]
+
+    @cached_property
+    def domain(self) -> str:
+        """The domain of the step range; without steps the one with most ranges that is no library's."""
+        if self.all_steps.domain:
+            return self.all_steps.domain
+        names, ranges = self.events.ranges.domain, self.events.ranges[~is_of_tool(self.events.ranges)]
+        count = np.bincount(ranges.domain.codes, minlength=len(names.values))
+        return names.values[int(count.argmax())] if len(ranges) else ""
+
+    def _spans_apart(self, ranges: Ranges) -> set[str]:
+        """Names of start/end ranges that overlap with others of their thread without nesting: requests, mostly.
+
+        They are open at an instant without holding what happens in it, and take no blame.
+        """
+        apart: set[str] = set()
+        is_left = ranges.domain.among({self.domain}) & ~self.reading.is_step(ranges)
+        while (ranges.is_span & is_left).any():
+            own = ranges[is_left | self.reading.is_step(ranges) & ranges.domain.among({self.domain})]
+            parent = thread_index(own).parents
+            crosses = (parent != NONE) & (own.end > own.end[parent])
+            partners = np.concatenate([np.flatnonzero(crosses), parent[crosses]])
+            found = {own.name.values[code] for code in own.name.codes[partners[own.is_span[partners]]]}
+            if not found - apart:
+                break
+            apart |= found
+            is_left &= ~ranges.name.among(apart)
+        return apart
 
     @cached_property
     def own_index(self) -> ThreadIndex:
@@ -109,14 +158,16 @@ class View:
     @cached_property
     def step_thread(self) -> int:
         """The thread that emits most of the steps."""
-        steps = self.own[self.own.name.matching(self.reading.step_pattern())]
-        threads, count = np.unique(steps.thread, return_counts=True)
+        calls, thread = self.events.calls, self.own.thread[self.reading.is_step(self.own)]
+        if self.reading.step.startswith(CALL):
+            thread = calls.thread[calls.name.among({self.reading.step.removeprefix(CALL)})]
+        threads, count = np.unique(thread, return_counts=True)
         return int(threads[count.argmax()])
 
     @cached_property
     def step_of_call(self) -> IntArray:
         """The step of each call, or NONE."""
-        return self.steps.of_ascending(self.events.calls.start)
+        return self.scope.of_ascending(self.events.calls.start)
 
     @cached_property
     def join(self) -> Join:
@@ -136,7 +187,7 @@ class View:
         for own in distinct(lane[work.is_damaged[launches.piece]]):
             rows = np.flatnonzero(lane == own)
             behind = rows[1:][work.is_damaged[launches.piece[rows[:-1]]]]
-            step = self.steps.covering(launches.start[behind])
+            step = self.scope.covering(launches.start[behind])
             whole[step[step != NONE]] = False
         return whole
 

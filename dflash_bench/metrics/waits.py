@@ -11,6 +11,7 @@ from dflash_bench.metrics.events.arrays import NONE, Names, compact, distinct, s
 from dflash_bench.metrics.events.host import ApiCalls, calls_in_order
 from dflash_bench.metrics.events.launches import is_launch
 from dflash_bench.metrics.measurements import Measurements
+from dflash_bench.metrics.per_step import add_per_step
 from dflash_bench.metrics.view import View
 from dflash_bench.model import BoolArray, IntArray
 
@@ -60,11 +61,10 @@ def _polled(calls: ApiCalls, thread: int) -> ApiCalls:
 
 def measure_waits(view: View, found: Measurements) -> None:
     """Host waits inside steps, on any thread."""
-    steps, calls, step, share = view.steps, view.events.calls, view.step_of_call, found.coverage.calls
-    if not len(steps):
-        return
+    steps, calls, step, share = view.scope, view.events.calls, view.step_of_call, found.coverage.calls
     if not len(calls):
-        found.warn("no_api_calls", len(steps))
+        if len(view.steps):
+            found.warn("no_api_calls", len(view.steps))
         return
     if not calls.name.any_matches(_KNOWN_API):
         found.warn("api_unknown", len(calls), name=calls.name.values[0])
@@ -83,9 +83,9 @@ def measure_waits(view: View, found: Measurements) -> None:
         own = syncs.name.codes == code
         found.add(f"sync.{syncs.name.values[code]}", duration[own], of[own], coverage=share)
     launches = step[is_launch(calls.name) & (step != NONE)]
-    found.add("sync.total_per_step", steps.sum_by(of, duration)[traced], traced, coverage=share)
-    found.add("sync.calls_per_step", steps.sum_by(of)[traced], traced, coverage=share)
-    found.add("launch.calls_per_step", steps.sum_by(launches)[traced], traced, coverage=share)
+    add_per_step(view, found, "sync.total_per_step", steps.sum_by(of, duration), traced, share)
+    add_per_step(view, found, "sync.calls_per_step", steps.sum_by(of), traced, share)
+    add_per_step(view, found, "launch.calls_per_step", steps.sum_by(launches), traced, share)
     threads, thread = compact(syncs.thread)
     api = syncs.name.values, syncs.name.codes
     found.blame("sync.by_thread", [([str(t) for t in threads], thread), api], duration)

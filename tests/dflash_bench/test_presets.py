@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from generator import Fault, Spec, write_export
+from handmade import Range, events, write
 
 from dflash_bench.ingest.ranks import DEFAULT_RANK_PATTERN, RankRule, ranks_in_names
 from dflash_bench.ingest.sources import IngestOptions, ingest
+from dflash_bench.metrics.events.host import shortened
 from dflash_bench.metrics.events.names import REST, short_name, short_names
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.presets import PRESETS, Preset, known_presets, reading_of
+from dflash_bench.metrics.reading import Reading
 
 LAYER = "{'Module': 'model.layers.17.self_attn.qkv_proj', 'TrainableParams': {'weight': 42}, 'Inputs': [[36, 4096]]}"
 
@@ -53,8 +54,8 @@ def test_a_name_is_written_as_the_engine_means_it(preset: Preset, name: str, sho
     ],
 )
 def test_the_step_of_each_engine_is_found(preset: Preset, name: str) -> None:
-    names = PRESETS[preset]
-    assert names.reading.step_pattern().fullmatch(short_name(name, names.rules))
+    (found,) = reading_of(preset).is_step(shortened(events([Range(name, 0, 1)]).ranges, PRESETS[preset].rules))
+    assert found
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_the_rank_is_read_as_the_engine_writes_it(file: str, rank: int) -> None:
 
 def test_every_preset_has_names_and_is_offered() -> None:
     assert set(PRESETS) == set(Preset)
-    assert list(known_presets()) == ["dflash-bench", "sglang", "vllm", "trtllm"]
+    assert list(known_presets()) == ["dflash-bench", "sglang", "sglang-trace", "vllm", "trtllm"]
 
 
 def test_few_names_stay_as_they_are() -> None:
@@ -81,11 +82,15 @@ def test_few_names_stay_as_they_are() -> None:
     assert (found.place, found.num_merged) == ((0, 1, 2), 0)
 
 
-def test_names_that_differ_in_numbers_become_one_when_there_are_too_many() -> None:
-    found = short_names([*(f"iteration {k}: {2 * k} requests" for k in range(600)), "decode_step"])
-    assert found.values == ("iteration 0: 0 requests", "decode_step")
-    assert found.place == (*[0] * 600, 1)
-    assert found.num_merged == 599
+def test_names_that_differ_in_numbers_are_one_name() -> None:
+    found = short_names(["aten::mul, op_id = 12", "aten::mul, op_id = 13", "Step#3", "Step#4", "verify"])
+    assert found.values == ("aten::mul, op_id = *", "Step#*", "verify")
+    assert found.place == (0, 0, 1, 1, 2)
+
+
+def test_a_number_in_a_word_is_part_of_it_unless_there_are_many() -> None:
+    assert short_names(["stage1", "stage2"]).values == ("stage1", "stage2")
+    assert short_names([f"step_{k}" for k in range(400)]).values == ("step_*",)
 
 
 def test_names_without_any_pattern_are_bounded_all_the_same() -> None:
@@ -122,11 +127,18 @@ def test_steps_whose_names_change_every_time_are_measured_as_those_of_one_name(t
     assert steps.n == other.find("range.decode_step", None).n  # type: ignore[union-attr]
 
 
-def test_without_a_preset_names_stay_as_they_were_written(tmp_path: Path) -> None:
+def test_without_a_preset_names_that_differ_in_numbers_are_one_and_can_be_the_step(tmp_path: Path) -> None:
     path = write_export(tmp_path / "a.sqlite", Spec(rows=1000, faults=frozenset({Fault.STEP_NAMES_COUNT})))
     (profile,) = ingest([path], IngestOptions(profiles=tmp_path / "p"))
-    names = {m.name for m in measure(profile).metrics}
-    assert {"range.iteration 0: 32 requests", "range.iteration 1: 32 requests"} <= names
-    rule = (re.compile(r"iteration \d+.*"), "iteration")
-    reading = replace(reading_of(Preset.DFLASH_BENCH), rules=(rule,), step="iteration")
-    assert "range.iteration" in {m.name for m in measure(profile, reading).metrics}
+    assert "range.iteration *: * requests" in {m.name for m in measure(profile).metrics}
+    for step in ("iteration *: * requests", "iteration 7: 32 requests", r"re:iteration \d+: \d+ requests"):
+        assert measure(profile, Reading(step=step)).find("step.period", 0).n > 5
+
+
+def test_the_engine_of_a_capture_is_found_by_the_names_of_its_steps(tmp_path: Path) -> None:
+    ranges = [Range(f"execute_context_0(0)_generation_{k}({k})", 100 * k, 100 * k + 90) for k in range(30)]
+    (profile,) = ingest([write(tmp_path / "a.sqlite", ranges)], IngestOptions(profiles=tmp_path / "p"))
+    run = measure(profile)
+    assert run.find("step.period", 0).n == 29
+    assert run.find("steps@decode", 0).values.tolist() == [30]
+    assert "--preset vllm" in next(f.text for f in run.findings if f.code == "preset_found")

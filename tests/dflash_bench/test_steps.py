@@ -49,16 +49,18 @@ def test_a_name_in_two_domains_counts_where_it_is_more_frequent():
     assert codes == {"step_name_in_two_domains": 1}
 
 
-def test_the_step_name_is_a_pattern_for_the_whole_name():
+def test_a_step_is_taken_by_its_name_and_by_a_pattern_only_where_it_says_so():
     """Engines that write counts into their step names have another name every step."""
     ranges = [Range(f"step {k} (bs={k + 1})", k * 10, k * 10 + 5) for k in range(3)]
-    assert len(steps_of(*ranges, step=r"step \d+ \(bs=\d+\)")[0]) == 3
-    assert len(steps_of(*ranges, step=r"step \d+")[0]) == 0
+    assert len(steps_of(*ranges, step=r"re:step \d+ \(bs=\d+\)")[0]) == 3
+    assert len(steps_of(*ranges, step=r"re:step \d+")[0]) == 0
+    assert len(steps_of(*ranges, step="step 1 (bs=2)")[0]) == 1
+    assert len(steps_of(Range("step (a|b)", 0, 5), step="step (a|b)")[0]) == 1
 
 
 def test_a_pattern_that_is_none_is_a_usage_error():
-    with pytest.raises(UsageError, match=r"--step-range 'step\(' is no regular expression"):
-        steps_of(Range("decode_step", 0, 1), step="step(")
+    with pytest.raises(UsageError, match=r"--step-range 're:step\(' is no regular expression"):
+        steps_of(Range("decode_step", 0, 1), step="re:step(")
 
 
 def test_a_step_that_was_open_at_the_end_is_no_step():
@@ -138,9 +140,8 @@ def test_instants_in_order_find_the_same_steps_as_one_by_one(spans, instants):
     start = ints([begin for begin, _ in spans])
     end = ints([begin + length for begin, length in spans])
     none = np.zeros(len(spans), np.int64)
-    ranges = Ranges(
-        none, Names(none, ("dflash",)), Names(none, ("decode_step",)), start, end, Names(none, ("decode_step",))
-    )
+    name = Names(none, ("decode_step",))
+    ranges = Ranges(none, Names(none, ("dflash",)), name, start, end, name, none.astype(bool))
     steps, _ = find_steps(ranges_in_order(ranges), 0, Reading())
     t = np.sort(ints(instants))
     looked_up = intervals(steps.start, steps.end)

@@ -235,7 +235,7 @@ def test_no_two_intervals_overlap_in_one_lane(spans):
 def test_names_stay_with_their_events():
     """A frozen event set is sliced by rows; names are codes and go along."""
     names = Names(array(0, 1, 0), ("a", "b"))
-    ranges = Ranges(array(1, 1, 1), names, names, array(0, 1, 2), array(9, 8, 7), names)
+    ranges = Ranges(array(1, 1, 1), names, names, array(0, 1, 2), array(9, 8, 7), names, array(0, 0, 0).astype(bool))
     calls = ApiCalls(array(), array(), Names(array(), ()), array(), array(), array())
     rows = GpuRows(array(), array(), array(), array().astype(bool), *(array() for _ in range(4)), array().astype(bool))
     events = ProcessEvents(PROCESS, ranges, 0, calls, rows, Names(array(), ()), array())

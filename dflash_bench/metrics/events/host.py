@@ -8,10 +8,20 @@ from functools import cached_property
 import numpy as np
 
 from dflash_bench.layout import Events
-from dflash_bench.metrics.events.arrays import NONE, OPEN, Index, Names, distinct, order_of, read_columns, selected
+from dflash_bench.metrics.events.arrays import (
+    NONE,
+    OPEN,
+    Index,
+    Names,
+    at_rows,
+    distinct,
+    order_of,
+    read_columns,
+    selected,
+)
 from dflash_bench.metrics.events.intervals import Intervals, intervals
 from dflash_bench.metrics.events.names import Rule, short_names
-from dflash_bench.model import IntArray, ProcessInfo
+from dflash_bench.model import BoolArray, IntArray, ProcessInfo
 from dflash_bench.profile import Profile
 
 
@@ -19,7 +29,8 @@ from dflash_bench.profile import Profile
 class Ranges:
     """NVTX ranges that have an end, ascending by start, of equal starts the longest first. All arrays [n].
 
-    ``full_name`` is what the engine wrote, ``name`` what is left of it after shortening (`short_names`).
+    ``full_name`` is what the engine wrote, ``name`` what is left of it after shortening (`short_names`). ``is_span``:
+    start/end ranges, which need not nest.
     """
 
     thread: IntArray
@@ -28,6 +39,7 @@ class Ranges:
     start: IntArray
     end: IntArray
     full_name: Names
+    is_span: BoolArray
 
     def __len__(self) -> int:
         return len(self.start)
@@ -57,18 +69,24 @@ class ApiCalls:
         return selected(self, index)
 
 
-def read_ranges(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...]) -> tuple[Ranges, int]:
-    """The closed ranges of a process, their names shortened, and how many were still open when the capture ended."""
-    read = read_columns(profile, Events.RANGES, process, ("thread", "domain", "name", "start_ns", "end_ns"))
-    full, found = read["name"], read["name"]
-    if rules:
-        short = short_names(full.values, rules)
-        codes = np.asarray(short.place, np.int64)[full.codes] if full.values else full.codes
-        found = Names(codes, short.values)
-    every = Ranges(read["thread"], read["domain"], found, read["start_ns"], read["end_ns"], full)
+def read_ranges(profile: Profile, process: ProcessInfo) -> tuple[Ranges, int]:
+    """The closed ranges of a process under their full names, and how many were open when the capture ended."""
+    read = read_columns(profile, Events.RANGES, process, ("thread", "domain", "name", "start_ns", "end_ns", "kind"))
+    thread, domain, name, start, end, kind = read.values()
+    every = Ranges(thread, domain, name, start, end, name, kind.among({"start_end"}))
     closed = every.end != OPEN
     ranges = every if closed.all() else every[closed]
     return ranges_in_order(ranges), len(every) - len(ranges)
+
+
+def shortened(ranges: Ranges, rules: tuple[Rule, ...]) -> Ranges:
+    """The same ranges, their names shortened (`short_names`)."""
+    full = ranges.full_name
+    short = short_names(full.values, rules)
+    if short.values == full.values:
+        return replace(ranges, name=full)
+    codes = at_rows(np.asarray(short.place, np.int64), full.codes) if full.values else full.codes
+    return replace(ranges, name=Names(codes, short.values))
 
 
 def read_calls(profile: Profile, process: ProcessInfo) -> ApiCalls:
@@ -131,8 +149,3 @@ def thread_index(found: Ranges | ApiCalls) -> ThreadIndex:
         rows = np.flatnonzero(found.thread == thread)
         by_thread[thread] = intervals(found.start[rows], found.end[rows]), rows
     return ThreadIndex(by_thread, len(found))
-
-
-def renamed(ranges: Ranges, name: Names) -> Ranges:
-    """The same ranges under other names."""
-    return replace(ranges, name=name)

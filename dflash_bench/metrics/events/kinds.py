@@ -71,7 +71,7 @@ def _by_name(steps: Steps, own: Ranges, reading: Reading) -> tuple[BoolArray, Bo
     prefills, decodes, told = np.zeros((3, len(steps)), bool)
     if reading.composition is None or not len(steps):
         return prefills, decodes, told
-    named = own[own.name.matching(reading.step_pattern())]
+    named = own[reading.is_step(own)]
     found = [reading.composition_of(name) for name in named.full_name.values]
     counts = np.array([(0, 0) if each is None else each for each in found], bool).reshape(-1, 2)
     # some ranges of the name are not counted as steps

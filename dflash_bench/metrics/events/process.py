@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dflash_bench.layout import Events
 from dflash_bench.metrics.events.arrays import Names, read_columns
 from dflash_bench.metrics.events.gpu import GpuRows, read_gpu_rows
-from dflash_bench.metrics.events.host import ApiCalls, Ranges, read_calls, read_ranges
+from dflash_bench.metrics.events.host import ApiCalls, Ranges, read_calls, read_ranges, shortened
 from dflash_bench.metrics.events.names import Rule
 from dflash_bench.model import IntArray, ProcessInfo
 from dflash_bench.profile import Profile
@@ -31,7 +31,7 @@ class ProcessEvents:
 
 def load_events(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...] = ()) -> ProcessEvents:
     """Read one process of a profile, its range names shortened by these rules."""
-    ranges, num_open = read_ranges(profile, process, rules)
+    ranges, num_open = read_ranges(profile, process)
     calls, gpu = read_calls(profile, process), read_gpu_rows(profile, process)
     marks = read_columns(profile, Events.MARKS, process, ("text", "start_ns"))
-    return ProcessEvents(process, ranges, num_open, calls, gpu, *marks.values())
+    return ProcessEvents(process, shortened(ranges, rules), num_open, calls, gpu, *marks.values())

@@ -9,7 +9,7 @@ import numpy as np
 from dflash_bench.duet import duet_mark
 from dflash_bench.findings import finding
 from dflash_bench.metrics.events.arrays import NONE, OPEN, Index, Names
-from dflash_bench.metrics.events.host import Ranges
+from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import BoolArray, Finding, IntArray
 
@@ -91,7 +91,7 @@ def find_steps(ranges: Ranges, rank: int | None, reading: Reading) -> tuple[Step
     counted. A name in two domains counts in the domain that has it more often.
     """
     findings = []
-    found = ranges[ranges.name.matching(reading.step_pattern())]
+    found = ranges[reading.is_step(ranges)]
     domain, others = _main_domain(found)
     if others:
         findings.append(finding("step_name_in_two_domains", rank, others, domain=domain))
@@ -110,6 +110,15 @@ def _main_domain(found: Ranges) -> tuple[str, int]:
     counts = np.bincount(found.domain.codes, minlength=len(found.domain.values))
     best = int(counts.argmax())
     return found.domain.values[best], int(counts.sum() - counts[best])
+
+
+def steps_between(calls: ApiCalls, name: str) -> Steps:
+    """Steps that each begin with a call of this name, on the thread that has most of them, and end at the next one."""
+    found = calls[calls.name.among({name})]
+    threads, count = np.unique(found.thread, return_counts=True)
+    found = found[found.thread == threads[count.argmax()]] if len(found) else found
+    next_start = np.append(found.start[1:], OPEN)[: len(found)]
+    return Steps(found.start, np.where(next_start == OPEN, found.end, next_start), "", next_start)
 
 
 @dataclass(frozen=True, slots=True)
