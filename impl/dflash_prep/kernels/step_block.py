@@ -153,7 +153,7 @@ def pack_results(outcome: StepOutcome, block: DeviceBlock, step: torch.Tensor, o
     """Write the results of the first `n` requests into the slot whose turn it is, and count the step.
 
     step  int32 [1] device: steps so far; afterwards one more
-    out   int32 [RESULT_SLOTS, HEADER + max_bs * (2 + B)], pinned: header, then a row of anchor, commit, B tokens each
+    out   int32 [RESULT_SLOTS, HEADER + max_bs * (2 + B)], pinned: header, then a row of commit, anchor, B tokens each
     The block's page entries are written by now and are taken out, so that a replay without a new block repeats none.
     """
     pack = pack_results_triton if use_triton(step) else pack_results_torch
@@ -166,7 +166,7 @@ def pack_results_torch(outcome: StepOutcome, block: DeviceBlock, step: torch.Ten
     slot = out[number % RESULT_SLOTS]
     slot[0], slot[1] = number, block.serial[0]
     rows = slot[HEADER : HEADER + n * (2 + B)].view(n, 2 + B)
-    rows[:, 0], rows[:, 1], rows[:, 2:] = outcome.anchors[:n], outcome.commit_lens[:n], outcome.tokens[:n]
+    rows[:, 0], rows[:, 1], rows[:, 2:] = outcome.commit_lens[:n], outcome.anchors[:n], outcome.tokens[:n]
     step += 1
     block.entries.count.zero_()
 
@@ -222,8 +222,8 @@ if HAS_TRITON:
             tl.store(slot_ptr + 1, tl.load(serial_ptr))
         row_ptr = slot_ptr + HEAD + request * (2 + B)
         lane = tl.arange(0, BLOCK)
-        tl.store(row_ptr, tl.load(anchors_ptr + request * anchor_stride).to(tl.int32))
-        tl.store(row_ptr + 1, tl.load(commit_ptr + request))
+        tl.store(row_ptr, tl.load(commit_ptr + request))
+        tl.store(row_ptr + 1, tl.load(anchors_ptr + request * anchor_stride).to(tl.int32))
         token = tl.load(tokens_ptr + request * token_stride + lane, mask=lane < B, other=0)
         tl.store(row_ptr + 2 + lane, token.to(tl.int32), mask=lane < B)
 

@@ -10,7 +10,7 @@ from dflash_prep.state.pools import KVAllocator
 from dflash_prep.state.swa_allocator import SWAAllocator
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepRow:
     """One finished step of one rank. Empty fields of the file mean: not measured at this step.
 

@@ -7,7 +7,7 @@ k - 1. When step k is prepared the host has processed the results up to k - 2; t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic_ns
 
 import torch
@@ -83,7 +83,8 @@ class Engine:
             with span(Range.DECODE_STEP):
                 row, is_agreed_to_stop = self._step(step, started, wants_stop())
             now = monotonic_ns()
-            self.rows.append(replace(row, period_ns=now - started))
+            row.period_ns = now - started
+            self.rows.append(row)
             started = now
             on_step(step + 1)
             if is_agreed_to_stop:

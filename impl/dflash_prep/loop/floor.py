@@ -6,9 +6,11 @@ what runs on every step is written anew, without an object a request.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from dflash_prep.loop.agreement import Agreement
 from dflash_prep.loop.counters import PoolTokens, StepRow
@@ -18,52 +20,75 @@ from dflash_prep.loop.running import EngineParts, RunningBatch
 from dflash_prep.loop.sequences import Sequence
 from dflash_prep.loop.step_graph import GraphResult
 from dflash_prep.ranges import Range, span
+from dflash_prep.state.batch import DecodeBatch
 from dflash_prep.state.lifetime import release
+from dflash_prep.state.request import Request
 from dflash_prep.state.topup import TopUpDecision
+
+
+@dataclass(slots=True, eq=False)
+class HostBatch:
+    """A decode batch without a device tensor: its rows travel in the packed block, its lengths lie in the graph."""
+
+    reqs: list[Request]
+    req_pool_indices_cpu: torch.Tensor
+    seq_lens_cpu: torch.Tensor | None = None
+    seq_lens_sum: int | None = None
+    spec_info: None = None
+
+    @classmethod
+    def of(cls, reqs: Many[Request]) -> HostBatch:
+        """These requests, each with a row."""
+        return cls(list(reqs), torch.tensor([req.kv.req_pool_idx for req in reqs], dtype=torch.int64))
+
+    def filter_batch(self, keep: Many[int], *, host_list: bool = True) -> None:
+        """As DecodeBatch.filter_batch."""
+        self.reqs = [self.reqs[i] for i in keep]
+        self.req_pool_indices_cpu = self.req_pool_indices_cpu[torch.tensor(keep, dtype=torch.int64)]
+
+    def merge_batch(self, other: DecodeBatch | HostBatch) -> None:
+        """As DecodeBatch.merge_batch."""
+        self.reqs = self.reqs + other.reqs
+        self.req_pool_indices_cpu = torch.cat([self.req_pool_indices_cpu, other.req_pool_indices_cpu])
 
 
 class Outputs:
     """Tokens of who runs, by row: what `Sequence.tokens` gets when it leaves.
 
-    tokens    [rows, longest output + block] int32; behind `lengths` lies what a step had beyond its commit
-    lengths   [rows]: tokens so far, those of earlier lives included
-    missing   [rows]: tokens until the request has its full length
-    lives     [rows]: counts who came and who left, so that a result can be told from an earlier life's
+    Nothing here counts: a request has got `committed - prompt + 1` tokens, the last of them the next step's anchor.
+
+    tokens   [rows, longest output + block] int32; behind the last one lies what a step had beyond its commit
+    shift    [rows]: committed length less place of the anchor, the prompt's length
+    final    [rows]: the committed length at which the request is done
+    lives    [rows]: counts who came and who left, so that a result can be told from an earlier life's
     """
 
     def __init__(self, rows: int, longest: int, block: int) -> None:
         self.tokens = np.zeros((rows, longest + block), dtype=np.int32)
-        self.lengths, self.missing, self.lives = np.zeros((3, rows), dtype=np.int64)
-        self._columns = np.arange(block)
+        self.shift, self.final, self.lives = np.zeros((3, rows), dtype=np.int64)
+        self._seen = np.zeros(rows, dtype=np.int64)
+        self._columns = np.arange(block + 1)
 
     def open(self, each: Sequence) -> None:
         """A sequence got its row."""
-        row, known = each.req.kv.req_pool_idx, len(each.tokens)
-        self.tokens[row, :known] = each.tokens
-        self.lengths[row], self.missing[row] = known, each.shape.output_len - known
+        row = each.req.kv.req_pool_idx
+        self.tokens[row, : len(each.tokens)] = each.tokens
+        self.shift[row], self.final[row] = each.req.prompt_len, each.req.prompt_len + each.shape.output_len - 1
+        self._seen[row] = each.req.spec_verify_ct
         self.lives[row] += 1
 
     def close(self, each: Sequence) -> None:
         """A sequence is about to lose its row."""
         row = each.req.kv.req_pool_idx
-        each.tokens = self.tokens[row, : self.lengths[row]].tolist()
+        if each.req.spec_verify_ct > self._seen[row]:  # else nothing came since, the first anchor neither
+            each.tokens = self.tokens[row, : each.req.num_generated + 1].tolist()
         self.lives[row] += 1
 
-    def extend(self, rows: np.ndarray, results: np.ndarray) -> np.ndarray:
-        """Take the results int [bs, 2 + block] of `rows`; how many tokens of each belong to its request, int64 [bs]."""
-        lengths = self.lengths[rows]
-        if not lengths.all():  # the first result of a request brings the token that its prefill sampled
-            new = rows[lengths == 0]
-            self.tokens[new, 0] = results[lengths == 0, 0]
-            self.lengths[new] = 1
-            self.missing[new] -= 1
-            lengths = self.lengths[rows]
-        missing = self.missing[rows]
-        counts = np.minimum(results[:, 1], missing)
-        self.tokens[rows[:, None], lengths[:, None] + self._columns] = results[:, 2:]
-        self.lengths[rows] = lengths + counts
-        self.missing[rows] = missing - counts
-        return counts
+    def put(self, rows: np.ndarray, committed: np.ndarray, results: np.ndarray) -> np.ndarray:
+        """Take the results int32 [bs, 2 + block] of `rows` at these lengths; how many tokens each commits."""
+        places = (committed - self.shift[rows])[:, None] + self._columns
+        self.tokens[rows[:, None], places] = results[:, 1:]
+        return np.minimum(results[:, 0], self.final[rows] - committed)
 
 
 class HostRunning(RunningBatch):
@@ -76,7 +101,7 @@ class HostRunning(RunningBatch):
         self.lives = np.empty(0, dtype=np.int64)
         page_size = parts.pools.allocator.page_size
         self._most_new = -(-parts.reserve // page_size) * page_size  # tokens that one request can need in one step
-        self._of: object = None
+        self._of: torch.Tensor | None = None
 
     def update(self, step: int) -> int:
         """As RunningBatch.update."""
@@ -91,18 +116,16 @@ class HostRunning(RunningBatch):
         if self.parts.pools.allocator.available_size() < len(self.sequences) * self._most_new:
             with span(Range.CHECK_MEMORY):
                 retracted = self._retract()
-        if self.batch is not None and self.batch.req_pool_indices_cpu is not self._of:
-            self._of = self.batch.req_pool_indices_cpu
-            self.lives = self.outputs.lives[self._of.numpy()]
+        of = None if self.batch is None else self.batch.req_pool_indices_cpu
+        if of is not self._of:
+            self._of, nobody = of, np.empty(0, dtype=np.int64)
+            self.lives = nobody if of is None else self.outputs.lives[of.numpy()]
         return retracted
 
-    def _admit(self, step: int) -> None:
-        before = len(self.sequences)
-        super()._admit(step)
-        for each in self.sequences[before:]:
+    def _join(self, admitted: list[Sequence], fresh: DecodeBatch) -> None:
+        super()._join(admitted, HostBatch.of(fresh.reqs))
+        for each in admitted:
             self.outputs.open(each)
-        if self.batch is not None:
-            self.batch.spec_info = None  # everything that a draft input would carry lies in the arrays and in the graph
 
     def _send_back(self, index: int) -> None:
         self.outputs.close(self.sequences[index])
@@ -142,30 +165,20 @@ class FloorEngine(Engine):
             if self.worker.fault is not None and batch is not None:
                 rows.flush()
                 self.worker.damage(step, self.parts.pools, batch.reqs)
-            padded = self._padded(agreed.max_num_tokens)
             of_rows, sequences = (self._nobody, []) if batch is None else (self.prep.batch_rows, running.sequences)
+            padded = self._padded(agreed.max_num_tokens)
             result = self.worker.launch(of_rows, self._dp_counts(agreed), rows.unwritten(), padded)
             launched = GraphInFlight(step, sequences, of_rows, running.lives, result)
             self.prep.examine_device()
         committed, processed = self._process(self.in_flight)
         self.in_flight = launched
-        allocated = 0 if reservation is None else reservation.watermark.num_needed
         free = PoolTokens.free(self.parts.pools.allocator)
-        row = StepRow(
-            step,
-            started,
-            0,
-            len(running),
-            committed,
-            processed,
-            allocated,
-            free.full,
-            free.swa,
-            self._pages_beyond_need() if allocated else None,
-            reservation.guard.ratio if allocated else None,
-            retracted,
-            int(allocated > 0 and reservation.guard.decision is TopUpDecision.SHORT),
-        )
+        num = len(running.sequences)
+        row = StepRow(step, started, 0, num, committed, processed, 0, free.full, free.swa, None, None, retracted)
+        if reservation is not None and reservation.watermark.num_needed:
+            row.allocated_tokens = reservation.watermark.num_needed
+            row.topup_pages, row.guard_ratio = self._pages_beyond_need(), reservation.guard.ratio
+            row.topup_refused = int(reservation.guard.decision is TopUpDecision.SHORT)
         return row, agreed.stop
 
     def _pages_beyond_need(self) -> int:
@@ -187,20 +200,24 @@ class FloorEngine(Engine):
             return 0, 0
         with span(Range.PROCESS_RESULT):
             results = done.result.wait(len(done.rows), 2 + self.worker.shape.block)
-            rows, sequences, outputs = done.rows, done.sequences, self.outputs
-            is_here = outputs.lives[rows] == done.lives
-            if not is_here.all():  # finished or sent back while this step was in flight
+            rows, sequences, outputs, arrays = done.rows, done.sequences, self.outputs, self.parts.pools.rows
+            if done.lives is not self.running.lives or self.running.has_finished:
+                # somebody may have finished or been sent back while this step was in flight: whose tokens are nobody's
+                is_here = outputs.lives[rows] == done.lives
                 rows, results = rows[is_here], results[is_here]
                 sequences = [each for each, here in zip(sequences, is_here, strict=True) if here]
             if not len(rows):
                 return 0, 0
             if self.keep_results:
-                for each, (_, commit, *tokens) in zip(sequences, results.tolist(), strict=True):
+                for each, (commit, _, *tokens) in zip(sequences, results.tolist(), strict=True):
                     each.results.append(StepResult(done.step, tuple(tokens[:commit])))
-            counts = outputs.extend(rows, results)
-            self.parts.pools.rows.commit(rows, counts)
-            if not (missing := outputs.missing[rows]).all():
-                self._finish([sequences[i] for i in np.flatnonzero(missing <= 0)])
+            committed = arrays.committed[rows]
+            counts = outputs.put(rows, committed, results)
+            committed += counts
+            arrays.commit(rows, committed)
+            is_done = committed >= outputs.final[rows]
+            if is_done.any():
+                self._finish([sequences[i] for i in np.flatnonzero(is_done)])
             return int(counts.sum()), len(rows)
 
     def _finish(self, sequences: list[Sequence]) -> None:

@@ -91,6 +91,9 @@ class RunningBatch:
         fresh.spec_info = DraftInput.for_next_step(fresh.req_pool_indices, fresh.seq_lens, fresh.req_pool_indices)
         for each in admitted:
             each.life += 1
+        self._join(admitted, fresh)
+
+    def _join(self, admitted: list[Sequence], fresh: DecodeBatch) -> None:
         self.sequences = self.sequences + admitted
         if self.batch is None:
             self.batch = fresh

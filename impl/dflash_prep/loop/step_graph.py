@@ -51,7 +51,7 @@ class GraphResult:
         self._fence, self._slot, self._number, self._serial = fence, slot, number, serial
 
     def wait(self, bs: int, words: int) -> np.ndarray:
-        """Anchor, commit and tokens of each request, int32 [bs, words], a view that the step after next overwrites.
+        """Commit, anchor and tokens of each request, int32 [bs, words], a view that the step after next overwrites.
 
         Raises ResultOverrunError when the slot holds another step's results, or the step read another block.
         """

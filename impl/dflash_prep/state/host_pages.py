@@ -229,7 +229,7 @@ class HostRows(ReqToTokenPool):
         self.pages = np.zeros((size + 1, -(-row_width // page_size)), dtype=np.int32)
         self.committed, self.allocated, self.joined, self.verified = np.zeros((4, size + 1), dtype=np.int64)
         self.steps = 0
-        self._unwritten: list[np.ndarray] = []
+        self._unwritten, self._num_unwritten = np.empty((3, 4 * size), dtype=np.int32), 0
 
     def slots(self, row: int, start: int, end: int) -> PageRun:
         """As ReqToTokenPool.slots, `start` on a page boundary."""
@@ -242,15 +242,17 @@ class HostRows(ReqToTokenPool):
     def put(self, rows: np.ndarray, columns: np.ndarray, pages: np.ndarray) -> None:
         """Page `columns[i]` of row `rows[i]` becomes `pages[i]`, here now and on the device with the next flush."""
         self.pages[rows, columns] = pages
-        self._unwritten.append(np.stack([rows, columns, pages]))
+        start, end = self._num_unwritten, self._num_unwritten + len(pages)
+        if end > self._unwritten.shape[1]:
+            self._unwritten = np.concatenate([self._unwritten, np.empty((3, 2 * end), dtype=np.int32)], axis=1)
+        block = self._unwritten
+        block[0, start:end], block[1, start:end], block[2, start:end] = rows, columns, pages
+        self._num_unwritten = end
 
     def unwritten(self) -> np.ndarray | None:
-        """What `put` has got since the last call, int64 [3, n]: rows, columns, pages. None: nothing."""
-        if not self._unwritten:
-            return None
-        entries = self._unwritten[0] if len(self._unwritten) == 1 else np.concatenate(self._unwritten, axis=1)
-        self._unwritten = []
-        return entries
+        """What `put` has got since the last call, int32 [3, n]: rows, columns, pages; a view. None: nothing."""
+        count, self._num_unwritten = self._num_unwritten, 0
+        return self._unwritten[:, :count] if count else None
 
     def flush(self) -> None:
         """Write what is unwritten into the device's rows, on the current stream: one copy, one kernel.
@@ -261,9 +263,8 @@ class HostRows(ReqToTokenPool):
         if entries is not None:
             write_pages(self.req_to_token, PageEntries.of(entries, self.device), self.page_size)
 
-    def commit(self, rows: np.ndarray, counts: np.ndarray) -> None:
-        """The result processor's write: `counts[i]` more tokens are committed in `rows[i]`. As `commit_accepted`."""
-        committed = self.committed[rows] + counts
+    def commit(self, rows: np.ndarray, committed: np.ndarray) -> None:
+        """The result processor's write: the new lengths of `rows`, of one verified step each. As `commit_accepted`."""
         if (committed > self.allocated[rows]).any():
             raise PageAccountingError(f"more tokens are committed than allocated in rows {rows.tolist()}")
         self.committed[rows] = committed
@@ -360,32 +361,34 @@ class HostRequest(Request):
             self.kv.rows.verified[self.kv.req_pool_idx] = count
 
 
-def extend_rows(pools: KVPools, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
-    """Pages for columns [start, end) of each row, after evicting what is short: `take_slots` and the row write in one.
+def extend_rows(pools: KVPools, rows: np.ndarray, held: np.ndarray, wanted: np.ndarray, num_tokens: int) -> None:
+    """Give each row the pages [held, wanted), `num_tokens` more tokens in all. The caller has made room for them.
 
-    All int64 [bs]. A row whose old length ends inside a page goes on in it. Raises OutOfPagesError, nothing written.
+    All int64 [bs], in pages: `take_slots` and the row write in one, for rows that hold whole pages. Raises
+    OutOfPagesError, nothing written.
     """
-    page_size, bs, num_tokens = pools.allocator.page_size, len(rows), int((ends - starts).sum())
-    first = -(-starts // page_size)
-    counts = -(-ends // page_size) - first
-    total = int(counts.sum())
-    pools.make_room(num_tokens if page_size == 1 else num_tokens + bs * page_size)
-    pages = pools.allocator.take_for_rows(total, num_tokens, bs)
+    allocator, bs = pools.allocator, len(rows)
+    counts = wanted - held
+    up_to = counts.cumsum()
+    total = int(up_to[-1])
+    pages = allocator.take_for_rows(total, num_tokens, bs)
     if pages is None:
-        free = pools.allocator.available_size()
         raise OutOfPagesError(
-            f"{num_tokens} tokens asked for, {free} free in pages of {page_size}, nothing left to evict"
+            f"{num_tokens} tokens asked for, {allocator.available_size()} free in pages of {allocator.page_size},"
+            " nothing left to evict"
         )
-    before = counts.cumsum() - counts
-    columns = np.arange(total) + np.repeat(first - before, counts)
-    pools.rows.put(np.repeat(rows, counts), columns, pages)
+    of = np.repeat(np.arange(bs), counts)
+    pools.rows.put(rows[of], np.arange(total) + (wanted - up_to)[of], pages)
 
 
 def fill_host_rows(
     pools: KVPools, rows: Sequence[int], prefixes: Sequence[PageRun | None], starts: Sequence[int], ends: Sequence[int]
 ) -> None:
     """New rows: what the cache lends in front, pages of their own behind. Raises OutOfPagesError, nothing written."""
-    extend_rows(pools, *(np.array(each, dtype=np.int64) for each in (rows, starts, ends)))
+    page_size, num_tokens = pools.allocator.page_size, sum(ends) - sum(starts)
+    pools.make_room(num_tokens if page_size == 1 else num_tokens + len(rows) * page_size)
+    held, wanted = ([-(-length // page_size) for length in lengths] for lengths in (starts, ends))
+    extend_rows(pools, *(np.array(each, dtype=np.int64) for each in (rows, held, wanted)), num_tokens)
     for row, prefix in zip(rows, prefixes, strict=True):
         if prefix is not None:
             columns = np.arange(len(prefix.pages))

@@ -14,13 +14,16 @@ from dflash_prep.ranges import Range, span
 from dflash_prep.state.batch import DecodeBatch
 from dflash_prep.state.consistency import ConsistencyCheck
 from dflash_prep.state.decode_prep import PrepOptions, Reservation, busy_wait
+from dflash_prep.state.draft_input import DraftInput
 from dflash_prep.state.hisparse_allocator import HiSparseAllocator
 from dflash_prep.state.host_pages import HostRows, extend_rows
 from dflash_prep.state.pools import KVPools
 from dflash_prep.state.reservation import Watermark, check_row_width
 from dflash_prep.state.swa_allocator import SWAAllocator
 from dflash_prep.state.swa_eviction import evict_swa
-from dflash_prep.state.topup import GUARD_MARGIN, TopUpDecision, TopUpGuard
+from dflash_prep.state.topup import GUARD_MARGIN, TopUp, TopUpDecision, TopUpGuard
+
+total, maximum = np.add.reduce, np.maximum.reduce  # as the methods sum and max, without their way through Python
 
 
 class HostPrep:
@@ -40,11 +43,12 @@ class HostPrep:
             TopUpDecision.PAGE_SIZE_ONE: self.page_size == 1,
             TopUpDecision.HISPARSE: isinstance(pools.allocator, HiSparseAllocator),
         }
+        self.always_evicts = topup_is_off[TopUpDecision.HISPARSE]
         self.no_topup = next((reason for reason, holds in topup_is_off.items() if holds), None)
-        self.row_cap = pools.rows.row_width // self.page_size * self.page_size
+        self.page_cap = pools.rows.row_width // self.page_size
         self.swa = options.swa if isinstance(pools.allocator, SWAAllocator) else None
         self._of: torch.Tensor | None = None  # the batch's row indices that the following belong to
-        self._rows = self._nxt = np.empty(0, dtype=np.int64)
+        self._rows = self._nxt = self._pages = np.empty(0, dtype=np.int64)
         self._is_unseen = False  # the device's rows of the last allocation
 
     def prepare(self, batch: DecodeBatch) -> Reservation | None:
@@ -72,10 +76,9 @@ class HostPrep:
                 guard = TopUpGuard(0, 0, 0, len(rows) * self.page_size, TopUpDecision.NO_ALLOCATION)
                 reservation = Reservation(Watermark(self._nxt, self._nxt, 0), guard)
             arrays.steps += 1
-            batch.seq_lens_cpu, batch.seq_lens_sum = torch.from_numpy(committed), int(committed.sum())
-            if (draft := batch.spec_info) is not None:
-                draft.nxt_kv_lens_cpu, draft.nxt_kv_lens_sum = self._bound, self._bound_sum
-                draft.max_top_k, draft.uniform_top_k_value = self._top_k
+            batch.seq_lens_cpu, batch.seq_lens_sum = torch.from_numpy(committed), int(total(committed))
+            if batch.spec_info is not None:
+                self._hand_out(batch.spec_info)
         return reservation
 
     @property
@@ -92,46 +95,49 @@ class HostPrep:
         """Take up a batch that changed."""
         self._of = batch.req_pool_indices_cpu
         self._rows = self._of.numpy()
-        self._set_watermark(self.rows.allocated[self._rows])
+        self._nxt = self.rows.allocated[self._rows]
+        self._nxt_sum = int(self._nxt.sum())
+        self._pages = -(-self._nxt // self.page_size)
+        self._bound = None
         top_ks = [req.sampling_params.top_k for req in batch.reqs]
         is_uniform = top_ks.count(top_ks[0]) == len(top_ks)
         self._top_k = max(1, max(top_ks)), top_ks[0] if is_uniform else None
 
-    def _set_watermark(self, nxt: np.ndarray) -> None:
-        self._nxt = nxt
-        self._bound, self._bound_sum = torch.from_numpy(nxt.astype(np.int32)), int(nxt.sum())
+    def _hand_out(self, draft: DraftInput) -> None:
+        """Bounds and top-k figures, for whoever plans on the host."""
+        if self._bound is None:
+            self._bound = torch.from_numpy(self._nxt.astype(np.int32))
+        draft.nxt_kv_lens_cpu, draft.nxt_kv_lens_sum = self._bound, self._nxt_sum
+        draft.max_top_k, draft.uniform_top_k_value = self._top_k
 
     def _allocate(self, rows: np.ndarray, enough: np.ndarray) -> Reservation:
         """Raise the watermarks of `rows` to `enough` tokens, whole pages and perhaps some in advance."""
         with span(Range.KV_ALLOC):
-            page_size, cur = self.page_size, self._nxt
-            need = -(-enough // page_size) * page_size
-            nxt = np.maximum(cur, need)
-            needed = int((nxt - cur).sum())
-            check_row_width([int(nxt.max())], self.pools.rows.row_width)
-            nxt, guard = self._topped_up(nxt, need, needed)
-            extend_rows(self.pools, rows, cur, nxt)
+            page_size, cur, free = self.page_size, self._nxt, self.pools.allocator.available_size()
+            need = (enough + (page_size - 1)) // page_size
+            pages = np.maximum(self._pages, need)
+            nxt = np.maximum(cur, need * page_size)
+            check_row_width([int(maximum(nxt))], self.pools.rows.row_width)
+            nxt_sum = int(total(nxt))
+            needed, room, extra = nxt_sum - self._nxt_sum, len(rows) * page_size, 0
+            decision = self.no_topup
+            if decision is None:
+                goal = np.minimum(need + self.options.topup_pages, self.page_cap)
+                top = np.maximum(nxt, goal * page_size)
+                extra = int(total(top)) - nxt_sum
+                decision = TopUp.decide(extra, free, needed + room + (1 + GUARD_MARGIN) * extra)
+            guard = TopUpGuard(needed, extra, free, needed + room + (1 + GUARD_MARGIN) * extra, decision)
+            if decision is TopUpDecision.TAKEN:
+                nxt, nxt_sum, pages, needed = top, nxt_sum + extra, np.maximum(pages, goal), needed + extra
+            demand = needed if page_size == 1 else needed + room
+            if free < demand or self.always_evicts:
+                self.pools.make_room(demand)
+            extend_rows(self.pools, rows, self._pages, pages, needed)
             self.rows.allocated[rows] = nxt
-            self._set_watermark(nxt)
             if self.consistency is not None:
                 self._examine(rows, cur, nxt)
-            return Reservation(Watermark(cur, nxt, int((nxt - cur).sum())), guard)
-
-    def _topped_up(self, base: np.ndarray, need: np.ndarray, needed: int) -> tuple[np.ndarray, TopUpGuard]:
-        """`base` or `base` raised to K pages beyond the need (topup.py says when), and the guard's figures."""
-        free, room = self.pools.allocator.available_size(), len(base) * self.page_size
-        if self.no_topup is not None:
-            return base, TopUpGuard(needed, 0, free, needed + room, self.no_topup)
-        more = self.options.topup_pages * self.page_size
-        top = np.maximum(base, np.minimum(need + more, self.row_cap))
-        extra = int((top - base).sum())
-        bound = needed + extra + room + GUARD_MARGIN * extra
-        if extra == 0:
-            decision = TopUpDecision.NOTHING_TO_ADD
-        else:
-            decision = TopUpDecision.TAKEN if free >= bound else TopUpDecision.SHORT
-        guard = TopUpGuard(needed, extra, free, bound, decision)
-        return (top if decision is TopUpDecision.TAKEN else base), guard
+            self._nxt, self._nxt_sum, self._pages, self._bound = nxt, nxt_sum, pages, None
+            return Reservation(Watermark(cur, nxt, needed), guard)
 
     def _examine(self, rows: np.ndarray, cur: np.ndarray, nxt: np.ndarray) -> None:
         """The check of an allocation step, on the host's table: new pages exist, and nobody else who runs has them."""

@@ -96,7 +96,7 @@ class TopUp:
         top = base if skipped else self._raised(reqs, base)
         extra = top.num_needed - base.num_needed
         bound = base.num_needed + extra + len(reqs) * self.page_size + GUARD_MARGIN * extra
-        decision = skipped or self._decide(extra, free, bound)
+        decision = skipped or self.decide(extra, free, bound)
         guard = TopUpGuard(base.num_needed, extra, free, bound, decision)
         return (top if decision is TopUpDecision.TAKEN else base), guard
 
@@ -119,7 +119,8 @@ class TopUp:
         return Watermark(base.cur, nxt, sum(nxt) - sum(base.cur))
 
     @staticmethod
-    def _decide(extra: int, free: int, bound: int) -> TopUpDecision:
+    def decide(extra: int, free: int, bound: int) -> TopUpDecision:
+        """What `extra` tokens in advance are worth when `free` must reach `bound`."""
         if extra == 0:
             return TopUpDecision.NOTHING_TO_ADD
         return TopUpDecision.TAKEN if free >= bound else TopUpDecision.SHORT
