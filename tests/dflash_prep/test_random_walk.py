@@ -7,9 +7,10 @@ walks add the numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +21,8 @@ from dflash_prep.state.consistency import audit_pages
 from dflash_prep.state.decode_memory import retract_until_it_fits
 from dflash_prep.state.decode_prep import DecodePrep, PrepOptions, Reservation
 from dflash_prep.state.draft_input import DraftInput
+from dflash_prep.state.host_pages import HostPagedAllocator, HostRequest, HostRows, HostSWAAllocator, PageRun
+from dflash_prep.state.host_prep import HostPrep
 from dflash_prep.state.lifetime import alloc_for_extend, commit_accepted, release, row_slots
 from dflash_prep.state.paged_allocator import PagedAllocator
 from dflash_prep.state.pools import KVPools
@@ -52,6 +55,7 @@ class Shape:
     has_window: bool = False
     host_list: bool = True
     debug: bool = False
+    host_pages: bool = False
 
     @property
     def longest(self) -> int:
@@ -81,12 +85,17 @@ class Walk:
     def __post_init__(self) -> None:
         shape, size = self.shape, self.shape.num_pages * self.shape.page_size
         kind = {"need_sort": shape.need_sort, "debug": shape.debug}
+        paged, hybrid = (HostPagedAllocator, HostSWAAllocator) if shape.host_pages else (PagedAllocator, SWAAllocator)
         if shape.has_window:
-            allocator = SWAAllocator(size, size, shape.page_size, **kind)
+            allocator = hybrid(size, size, shape.page_size, **kind)
         else:
-            allocator = PagedAllocator(size, shape.page_size, **kind)
+            allocator = paged(size, shape.page_size, **kind)
         tree = PrefixCache(allocator) if shape.has_tree else ChunkCache(allocator)
-        self.pools = KVPools(ReqToTokenPool(shape.concurrency, shape.row_width), allocator, tree)
+        if shape.host_pages:
+            rows = HostRows(shape.concurrency, shape.row_width, shape.page_size)
+        else:
+            rows = ReqToTokenPool(shape.concurrency, shape.row_width)
+        self.pools = KVPools(rows, allocator, tree)
         swa = SWAEviction(window=shape.page_size, interval=3, has_tree=shape.has_tree) if shape.has_window else None
         options = PrepOptions(
             shape.block,
@@ -95,7 +104,7 @@ class Walk:
             topup_pages=shape.topup_pages if shape.aligned else 0,
             swa=swa,
         )
-        self.prep = DecodePrep(self.pools, options)
+        self.prep = (HostPrep if shape.host_pages else DecodePrep)(self.pools, options)
         self.random = Random(self.seed)
         self.batch = DecodeBatch.of([], CPU, DraftInput.create_idle_input(CPU))
         self.output_len: dict[int, int] = {}
@@ -111,6 +120,7 @@ class Walk:
         self.pending += [self.batch.reqs[i] for i in gone]
         self._keep([i for i, req in enumerate(self.batch.reqs) if req.kv is not None])
         reservation = self.prep.prepare(self.batch)
+        self.pools.rows.flush()
         if reservation is not None:
             self.allocating += reservation.watermark.num_needed > 0
             self.taken += reservation.guard.decision is TopUpDecision.TAKEN
@@ -148,7 +158,8 @@ class Walk:
             self.output_len[rid] = self.random.randint(1, shape.longest_output)
             stream = self.random.choice([None, 1, 2, 3]) if shape.has_tree else None
             top_k = SamplingParams(self.random.choice([1, 40]))
-            self.pending.append(Request(rid, self.random.randint(1, shape.longest_prompt), top_k, stream))
+            request = HostRequest if self.shape.host_pages else Request
+            self.pending.append(request(rid, self.random.randint(1, shape.longest_prompt), top_k, stream))
         req = self.pending[0]
         room = pools.allocator.available_size() + (0 if shape.has_window else pools.tree.evictable_size())
         if ceil_to(req.seq_len + 2 * shape.block, shape.page_size) + shape.page_size > room and self.batch.reqs:
@@ -190,7 +201,12 @@ class Walk:
         for req in self.holders():
             own = req.kv.window_runs(req.kv.cache_protected_len, req.kv.kv_allocated_len, self.shape.page_size)
             windows += [row_slots(self.pools, req, start, end) for start, end, has_window in own if has_window]
-        audit_pages(allocator.swa, [allocator.full_to_swa_index_mapping[slots.long()] for slots in windows])
+        if self.shape.host_pages:
+            audit_pages(
+                allocator.swa, [PageRun(allocator.swa_pages[run.pages], len(run), run.page_size) for run in windows]
+            )
+        else:
+            audit_pages(allocator.swa, [allocator.full_to_swa_index_mapping[slots.long()] for slots in windows])
 
     def close(self) -> None:
         for req in self.holders():
@@ -200,13 +216,15 @@ class Walk:
         assert allocator.available_size() == self.shape.num_pages * self.shape.page_size
         if self.shape.has_window:
             assert allocator.swa.available_size() == allocator.full.available_size()
-            assert not allocator.full_to_swa_index_mapping[:-1].any()
+            has_partner = allocator.swa_pages if self.shape.host_pages else allocator.full_to_swa_index_mapping[:-1]
+            assert not has_partner.any()
         assert len(self.pools.rows.free_rows) == self.shape.concurrency
 
 
 def check_reservation(walk: Walk, reservation: Reservation, before: dict) -> None:
     """Invariants 1 to 7 of one prepared step."""
     cur, nxt, needed = reservation.watermark
+    cur, nxt = [int(length) for length in cur], [int(length) for length in nxt]
     size, reserve = walk.shape.page_size, walk.prep.options.reserve
     reqs, rows = walk.batch.reqs, walk.pools.rows.req_to_token
     assert needed == sum(nxt) - sum(cur)
@@ -218,8 +236,10 @@ def check_reservation(walk: Walk, reservation: Reservation, before: dict) -> Non
     for req, accepted in before["ahead"]:
         # the true length at the step's start, and the window the step will verify
         assert req.kv.kv_committed_len + accepted + walk.shape.block <= req.kv.kv_allocated_len
-    live = [row_slots(walk.pools, req, 0, old).tolist() for req, old in zip(reqs, cur, strict=True)]
-    new = [row_slots(walk.pools, req, a, b).tolist() for req, a, b in zip(reqs, cur, nxt, strict=True)]
+    whole = [row_slots(walk.pools, req, 0, length).tolist() for req, length in zip(reqs, nxt, strict=True)]
+    assert whole == [rows[req.kv.req_pool_idx, :length].tolist() for req, length in zip(reqs, nxt, strict=True)]
+    live = [slots[:old] for slots, old in zip(whole, cur, strict=True)]
+    new = [slots[old:] for slots, old in zip(whole, cur, strict=True)]
     fresh = [slot for slots in new for slot in slots]
     assert 0 not in fresh
     assert len(set(fresh)) == len(fresh)
@@ -240,7 +260,7 @@ class Watched(Walk):
     """A walk that looks at everything before and after every preparation."""
 
     def step(self) -> Reservation | None:
-        prepare = DecodePrep.prepare
+        prepare = type(self.prep).prepare
         seen: dict = {}
 
         def watched(prep: DecodePrep, batch: DecodeBatch) -> Reservation | None:
@@ -250,7 +270,7 @@ class Watched(Walk):
             return prepare(prep, batch)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(DecodePrep, "prepare", watched)
+            patch.setattr(type(self.prep), "prepare", watched)
             reservation = super().step()
         if reservation is not None and not self.shape.has_window:
             check_reservation(self, reservation, seen)
@@ -312,6 +332,136 @@ def test_whichever_way_lengths_are_staged_a_walk_ends_in_the_same_rows_and_free_
         return walk.pools.rows.req_to_token, walk.pools.allocator.free_pages
 
     assert all(torch.equal(one, other) for one, other in zip(end(Fill.LOOP), end(fill), strict=True))
+
+
+host_shapes = shapes().filter(lambda shape: shape.aligned).map(lambda shape: replace(shape, host_pages=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(host_shapes, st.booleans(), st.integers(0, 2**32))
+def test_with_pages_on_the_host_every_step_keeps_the_invariants_on_both_sides(shape, has_window, seed):
+    walk = Watched(replace(shape, has_window=has_window), seed)
+    for _ in range(30):
+        walk.step()
+        walk.run_and_process()
+        walk.check_pages()
+    walk.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(host_shapes, st.booleans(), st.integers(0, 2**32))
+def test_with_pages_on_the_host_every_request_has_the_slots_that_it_would_have_on_the_device(shape, has_window, seed):
+    def state(walk: Walk) -> tuple:
+        full = walk.pools.allocator.full if has_window else walk.pools.allocator
+        holders = walk.holders()
+        counters = [
+            (req.rid, req.kv.kv_committed_len, req.kv.kv_allocated_len, req.kv.swa_evicted_seqlen, req.num_generated)
+            for req in holders
+        ]
+        clocks = [(req.decode_batch_idx, req.extend_batch_idx, req.spec_verify_ct) for req in holders]
+        slots = [row_slots(walk.pools, req, 0, req.kv.kv_allocated_len).tolist() for req in holders]
+        return counters, clocks, slots, full.free_pages.tolist(), walk.finished, walk.retracted
+
+    on_device, on_host = (Walk(replace(shape, has_window=has_window, host_pages=each), seed) for each in (False, True))
+    for _ in range(30):
+        for walk in (on_device, on_host):
+            walk.step()
+        assert state(on_device) == state(on_host)
+        for walk in (on_device, on_host):
+            walk.run_and_process()
+    assert state(on_device) == state(on_host)
+
+
+class ArrayWalk(Walk):
+    """A walk without an object a request where nothing happens: a million steps in minutes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.numbers = np.random.default_rng(self.seed)
+        self.final = np.zeros(self.shape.concurrency + 1, dtype=np.int64)
+        self.bad = 0
+
+    def step(self) -> None:
+        if any(req.kv is None for req in self.ended):
+            self._keep([i for i, req in enumerate(self.batch.reqs) if req.kv is not None])
+        self.ended = []
+        while len(self.batch.reqs) < self.shape.concurrency and self.random.random() < 0.5 and self._admit():
+            req = self.batch.reqs[-1]
+            self.final[req.kv.req_pool_idx] = req.prompt_len + self.output_len[req.rid]
+        reserve, size = self.prep.options.reserve, self.shape.page_size
+        if self.pools.allocator.available_size() < len(self.batch.reqs) * -(-reserve // size) * size:
+            gone = retract_until_it_fits(self.pools, self.batch.reqs, reserve)
+            self.retracted += len(gone)
+            self.pending += [self.batch.reqs[i] for i in gone]
+            if gone:
+                self._keep([i for i, req in enumerate(self.batch.reqs) if req.kv is not None])
+        self.batch.spec_info = None
+        self.pools.rows.unwritten()  # what prefills wrote, pages that the cache lends among it
+        reservation = self.prep.prepare(self.batch)
+        if reservation is not None and reservation.watermark.num_needed:
+            self.allocating += 1
+            entries = self.pools.rows.unwritten()
+            taken = [] if entries is None else entries[2]  # none where the rest of a page was enough
+            rows = self.batch.req_pool_indices_cpu.numpy()
+            held = self.pools.rows.pages[rows].copy()
+            held[np.arange(held.shape[1]) * size >= self.pools.rows.allocated[rows][:, None]] = 0
+            counts = np.bincount(held.ravel(), minlength=self.shape.num_pages + 1)
+            self.bad += int((counts[1:] > 1).any() and not self.shape.has_tree) + int((counts[taken] != 1).any())
+
+    ended: list[Request] = []  # noqa: RUF012 - replaced in every step
+
+    def run_and_process(self) -> None:
+        """The result of the step before, one step late, by arrays."""
+        arrays, done = self.pools.rows, self.flying
+        now = self.batch.req_pool_indices_cpu.numpy()
+        self.flying = (
+            now,
+            arrays.req_generation.numpy()[now],
+            self.numbers.integers(1, self.shape.block + 1, len(now)),
+        )
+        if done is None:
+            return
+        rows, generation, accepted = done
+        here = (arrays.req_generation.numpy()[rows] == generation) & np.isin(rows, now)
+        rows, accepted = rows[here], accepted[here]
+        committed = np.minimum(arrays.committed[rows] + accepted, self.final[rows])
+        arrays.commit(rows, committed)
+        over = set(rows[committed >= self.final[rows]].tolist())
+        if over:
+            self.ended = [req for req in self.batch.reqs if req.kv.req_pool_idx in over]
+            self.pools.allocator.free_group_begin()
+            for req in self.ended:
+                release(self.pools, req)
+            self.pools.allocator.free_group_end()
+            self.finished += len(self.ended)
+        self.steps += 1
+
+    flying: tuple | None = None
+
+
+def walk_by_arrays(requests: int, has_tree: bool, steps: int) -> ArrayWalk:
+    shape = Shape(256, 8, requests, 2000, 3000, 6 * requests, has_tree=has_tree, host_pages=True)
+    walk = ArrayWalk(shape, seed=requests)
+    for step in range(steps):
+        walk.step()
+        walk.run_and_process()
+        if step % 1009 == 0:
+            walk.check_counts()
+            walk.check_pages()
+    return walk
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("steps", [3000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("requests", "has_tree"), [(36, True), (192, False)])
+def test_with_pages_on_the_host_a_long_walk_leaks_shares_and_loses_no_page(requests, has_tree, steps):
+    """`-m soak -s -k million` prints the counts; the seed is the number of requests."""
+    walk = walk_by_arrays(requests, has_tree, steps)
+    counts = f"{steps} steps, {walk.allocating} allocating, {walk.finished} finished, {walk.retracted} retracted"
+    print(f"{requests} requests, seed {requests}: {counts}, {walk.bad} bad")
+    assert walk.bad == 0
+    assert walk.finished > steps * requests // 2000
+    walk.close()
 
 
 def test_a_walk_whose_guard_never_passes_is_the_walk_without_a_top_up():
