@@ -21,18 +21,7 @@ import models
 WARM_UP_TOKENS = 4
 
 
-def generate(llm, prompts, tokens):
-    """The seconds that it takes."""
-    from vllm import SamplingParams
-
-    sampling = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-    began = time.perf_counter()
-    outputs = llm.generate(prompts, sampling, use_tqdm=False)
-    assert all(len(output.outputs[0].token_ids) == tokens for output in outputs)
-    return round(time.perf_counter() - began, 4)
-
-
-def main():
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=100)
@@ -44,33 +33,58 @@ def main():
     args = parser.parse_args()
     for variable, value in (("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_NO_USAGE_STATS", "1"), ("HF_HUB_OFFLINE", "1")):
         os.environ.setdefault(variable, value)
+    return args
+
+
+def made_up_prompts(num):
+    """Of unlike lengths, so that requests cross a block's end in different steps."""
+    rng = random.Random(0)
+    lengths = [rng.randrange(16, 64) for _ in range(num)]
+    return [{"prompt_token_ids": [rng.randrange(3, models.VOCABULARY) for _ in range(n)]} for n in lengths]
+
+
+def generate(llm, prompts, tokens):
+    """The seconds that it takes."""
+    from vllm import SamplingParams
+
+    sampling = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+    began = time.perf_counter()
+    outputs = llm.generate(prompts, sampling, use_tqdm=False)
+    assert all(len(output.outputs[0].token_ids) == tokens for output in outputs)
+    return round(time.perf_counter() - began, 4)
+
+
+def engine_of(folder, args, speculative=None):
+    """An engine with a made-up model, in this process or as the environment says."""
     from vllm import LLM
 
+    return LLM(
+        model=str(models.write_llama(folder / "model")),
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        max_model_len=1024,
+        max_num_seqs=args.requests,
+        block_size=args.block_size,
+        tensor_parallel_size=args.tp,
+        enable_prefix_caching=False,
+        speculative_config=speculative,
+        seed=0,
+    )
+
+
+def main():
+    args = arguments()
     ngram = {
         "method": "ngram",
         "num_speculative_tokens": args.draft_tokens,
         "prompt_lookup_min": 1,
         "prompt_lookup_max": 3,
     }
-    rng = random.Random(0)
-    # prompts of unlike lengths, so that requests cross a block's end in different steps
-    lengths = [rng.randrange(16, 64) for _ in range(args.requests)]
-    prompts = [{"prompt_token_ids": [rng.randrange(3, models.VOCABULARY) for _ in range(n)]} for n in lengths]
+    prompts = made_up_prompts(args.requests)
+    lengths = [len(each["prompt_token_ids"]) for each in prompts]
     with tempfile.TemporaryDirectory() as name:
-        llm = LLM(
-            model=str(models.write_llama(Path(name) / "model")),
-            load_format="dummy",
-            skip_tokenizer_init=True,
-            enforce_eager=True,
-            max_model_len=1024,
-            max_num_seqs=args.requests,
-            block_size=args.block_size,
-            tensor_parallel_size=args.tp,
-            enable_prefix_caching=False,
-            speculative_config=ngram if args.spec == "ngram" else None,
-            seed=0,
-        )
-
+        llm = engine_of(Path(name), args, ngram if args.spec == "ngram" else None)
         generate(llm, prompts[:1], WARM_UP_TOKENS)
         found = {"rounds": [generate(llm, prompts, args.tokens) for _ in range(args.rounds)]}
         if args.spec == "none" and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":

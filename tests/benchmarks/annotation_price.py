@@ -1,0 +1,105 @@
+"""What annotation costs a real engine: rounds with it and without it in turn, in one process.
+
+    E=~/.cache/dflash-bench/engines/vllm-0.32.0/bin/python
+    VLLM_ENABLE_V1_MULTIPROCESSING=0 OMP_NUM_THREADS=1 PYTHONPATH=tests/engines \
+      nsys profile -t nvtx -s none --cpuctxsw=none -o price \
+      python -m dflash_bench.annotate vllm -- $E tests/benchmarks/annotation_price.py --rounds 20
+
+Without nsys around it, what a range costs when no tool listens; with DFLASH_BENCH_RECORD=FOLDER the recorder. First the
+price of an empty range is measured, hot (again and again) and cold (32 MB of other memory touched in between, as a step
+of an engine does), then a step's: the median over pairs of neighbouring rounds.
+"""
+
+import inspect
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import vllm_tiny
+
+from dflash_bench.annotate.process import KIND_VARIABLE, TABLE_VARIABLE
+from dflash_bench.annotate.sinks import SinkKind, make_sink
+from dflash_bench.annotate.table import read_table
+
+COLD = bytearray(32 << 20)
+
+
+def empty_range_ns():
+    """(hot, cold): medians of an empty range, less what the two readings of the clock take."""
+    push, pop = make_sink(SinkKind(os.environ[KIND_VARIABLE])).range("empty", is_step=False)
+    clock = time.perf_counter_ns
+
+    def one(is_cold, is_open):
+        if is_cold:
+            COLD[:] = bytes(len(COLD))
+        begun = clock()
+        if is_open:
+            push()
+            pop()
+        return clock() - begun
+
+    found = []
+    for is_cold, repeats in ((False, 5000), (True, 100)):
+        with_range, without = (
+            statistics.median(one(is_cold, is_open) for _ in range(repeats)) for is_open in (True, False)
+        )
+        found.append(with_range - without)
+    return found
+
+
+class Switch:
+    """Takes the wrappers off the engine's functions and puts them on again."""
+
+    def __init__(self, table, core):
+        self.core, self.places = core, []
+        for target in {target for entry in table.ranges for target in entry.targets}:
+            if (owner := sys.modules.get(target.module)) is None:
+                continue
+            *classes, name = target.path.split(".")
+            for each in classes:
+                owner = getattr(owner, each)
+            wrapped = inspect.getattr_static(owner, name)
+            self.places.append((owner, name, wrapped, inspect.unwrap(wrapped)))
+
+    def __call__(self, is_on):
+        for owner, name, wrapped, plain in self.places:
+            setattr(owner, name, wrapped if is_on else plain)
+        self.core.step_fn = self.core.step  # bound when the engine was built
+
+
+def main():
+    args = vllm_tiny.arguments()
+    hot, cold = empty_range_ns()
+    prompts = vllm_tiny.made_up_prompts(args.requests)
+    with tempfile.TemporaryDirectory() as folder:
+        llm = vllm_tiny.engine_of(Path(folder), args)
+        core = llm.llm_engine.engine_core.engine_core
+        switch = Switch(read_table(Path(os.environ[TABLE_VARIABLE])), core)
+        for _ in range(3):
+            vllm_tiny.generate(llm, prompts, args.tokens)
+        pairs = []
+        for k in range(args.rounds):
+            seconds = {}
+            for is_on in (k % 2 == 0, k % 2 == 1):
+                switch(is_on)
+                seconds[is_on] = vllm_tiny.generate(llm, prompts, args.tokens)
+            pairs.append((seconds[True] - seconds[False]) / args.tokens * 1e6)
+        pairs.sort()
+        found = {
+            "sink": os.environ[KIND_VARIABLE],
+            "empty_range_ns": {"hot": round(hot), "cold": round(cold)},
+            "step_us": round(seconds[False] / args.tokens * 1e6),
+            "annotation_us_per_step": round(statistics.median(pairs), 1),
+            "middle_half_of_pairs_us": [round(pairs[len(pairs) // 4], 1), round(pairs[-1 - len(pairs) // 4], 1)],
+            "pairs": len(pairs),
+        }
+        print(json.dumps(found), flush=True)
+        del llm
+
+
+if __name__ == "__main__":
+    main()
