@@ -9,7 +9,7 @@ PARALLEL := --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-
 # the built-in recorder sees the simulated device too, so that leads and waits show on any machine
 DEMO := --workload smoke --ranks 2 --recorder --block 20 --pairs 10
 
-.PHONY: help environment demo test soak gpu lint bench clean
+.PHONY: help environment demo test soak engines gpu lint bench clean
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
@@ -25,10 +25,14 @@ demo: $(VENV)/.ready ## two arms of the built-in decode loop take turns; what ch
 	$(BIN)/dflash-bench report --output reports/demo.html
 
 test: $(VENV)/.ready ## all tests that this machine can run
-	$(BIN)/python -m pytest -m 'not soak' $(PARALLEL)
+	$(BIN)/python -m pytest -m 'not soak and not engines' $(PARALLEL)
 
 soak: $(VENV)/.ready ## the long randomised tests
 	$(BIN)/python -m pytest -m soak --timeout 3600 $(PARALLEL)
+
+engines: $(VENV)/.ready ## a real SGLang and a real vLLM end to end, each in an environment of its own (2 minutes, once)
+	$(BIN)/python tests/engines/environments.py
+	$(BIN)/python -m pytest -m engines
 
 gpu: $(VENV)/.ready ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
