@@ -1,14 +1,14 @@
 """What annotation costs a real engine: rounds with it and without it in turn, in one process.
 
     E=~/.cache/dflash-bench/engines/vllm-0.32.0/bin/python
-    VLLM_ENABLE_V1_MULTIPROCESSING=0 OMP_NUM_THREADS=1 PYTHONPATH=tests/engines \
+    VLLM_ENABLE_V1_MULTIPROCESSING=0 OMP_NUM_THREADS=1 PYTHONPATH=tests/engines:. \
       nsys profile -t nvtx -s none --cpuctxsw=none -o price \
-      python -m dflash_bench.annotate vllm -- $E tests/benchmarks/annotation_price.py --rounds 20
+      python -m dflash_bench.annotate vllm -- $E tests/benchmarks/annotation_price.py --rounds 100 --tokens 50
 
 Without nsys around it, what a range costs when no tool listens; with DFLASH_BENCH_RECORD=FOLDER the recorder. First the
-price of an empty range is measured, hot (again and again) and cold (32 MB of other memory touched in between, as a step
-of an engine does), then a step's: the median over pairs of neighbouring rounds, in processor time of the whole process (what
-nsys does in it included), which other programs disturb less than the clock on the wall.
+price of an empty range is measured, hot (again and again) and cold (32 MB of other memory read in between, as a step of
+an engine does). Then a step's: the difference of the lower deciles of the rounds, which programs beside it disturb
+least, in processor time of the whole process, what nsys does in it included.
 """
 
 import inspect
@@ -26,7 +26,7 @@ from dflash_bench.annotate.process import KIND_VARIABLE, TABLE_VARIABLE
 from dflash_bench.annotate.sinks import SinkKind, make_sink
 from dflash_bench.annotate.table import read_table
 
-COLD = bytearray(32 << 20)
+COLD = memoryview(bytearray(32 << 20))
 
 
 def empty_range_ns():
@@ -36,7 +36,7 @@ def empty_range_ns():
 
     def one(is_cold, is_open):
         if is_cold:
-            COLD[:] = bytes(len(COLD))
+            sum(COLD[::64])
         begun = clock()
         if is_open:
             push()
@@ -82,23 +82,21 @@ def main():
         switch = Switch(read_table(Path(os.environ[TABLE_VARIABLE])), core)
         for _ in range(3):
             vllm_tiny.generate(llm, prompts, args.tokens)
-        pairs = []
+        rounds = {True: [], False: []}
         for k in range(args.rounds):
-            seconds = {}
             for is_on in (k % 2 == 0, k % 2 == 1):
                 switch(is_on)
                 begun = time.process_time()
                 vllm_tiny.generate(llm, prompts, args.tokens)
-                seconds[is_on] = time.process_time() - begun
-            pairs.append((seconds[True] - seconds[False]) / args.tokens * 1e6)
-        pairs.sort()
+                rounds[is_on].append((time.process_time() - begun) / args.tokens * 1e6)
+        low = {is_on: statistics.quantiles(values, n=10)[0] for is_on, values in rounds.items()}
         found = {
             "sink": os.environ[KIND_VARIABLE],
             "empty_range_ns": {"hot": round(hot), "cold": round(cold)},
-            "step_cpu_us": round(seconds[False] / args.tokens * 1e6),
-            "annotation_cpu_us_per_step": round(statistics.median(pairs), 1),
-            "middle_half_of_pairs_us": [round(pairs[len(pairs) // 4], 1), round(pairs[-1 - len(pairs) // 4], 1)],
-            "pairs": len(pairs),
+            "step_cpu_us": {"without": round(low[False], 1), "with": round(low[True], 1)},
+            "difference_us": round(low[True] - low[False], 1),
+            "of_medians_us": round(statistics.median(rounds[True]) - statistics.median(rounds[False]), 1),
+            "rounds": args.rounds,
         }
         print(json.dumps(found), flush=True)
         del llm
