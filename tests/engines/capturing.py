@@ -57,7 +57,7 @@ def capture(
     line += ["--profiles", str(tmp_path), "--name", "run", "--"]
     line += [engine.python, str(HERE / f"{name}_tiny.py"), *words]
     environment = {**os.environ, **engine.variables, **variables}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [engine.variables.get("PYTHONPATH")]))
+    environment["PYTHONPATH"] = variables.get("PYTHONPATH") or engine.variables.get("PYTHONPATH", "")
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     said = json.loads(next(each for each in reversed(done.stdout.splitlines()) if each.startswith("{")))

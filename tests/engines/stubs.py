@@ -8,12 +8,12 @@ decorator. What is really called of these packages is in the two files of kernel
 from __future__ import annotations
 
 import importlib.machinery
-import importlib.util
 import os
 import sys
 
 import cpu_kernels
 import gpu_kernels
+from shims import Shims
 
 # SGLang's kernels, other kernels and their compilers, and what only other models, devices or front ends use
 WITHOUT_A_GPU = (
@@ -112,27 +112,6 @@ class Finder:
             return value
 
         module.__getattr__ = attribute
-
-
-class Shims:
-    """Calls functions with modules of the engine, once those have been executed."""
-
-    def __init__(self, shims):
-        self.waiting = dict(shims)
-
-    def find_spec(self, name, path=None, target=None):
-        shim = self.waiting.pop(name, None)
-        if shim is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-
-        def exec_module(module):
-            run(module)
-            shim(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
 
 
 def install(device=None):

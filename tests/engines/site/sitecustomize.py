@@ -1,4 +1,4 @@
-"""An engine's own ``sitecustomize``: stands-ins for what this machine lacks, in each of its processes."""
+"""An engine's own ``sitecustomize``: stand-ins for what this machine lacks, in each of its processes; a clock."""
 
 import os
 
@@ -6,3 +6,7 @@ if os.environ.get("ENGINE_STUBS"):
     import stubs
 
     stubs.install()
+if os.environ.get("ENGINE_TIMES"):
+    import timing
+
+    timing.install()
