@@ -339,5 +339,5 @@ def _cause_sheets(sides: Sides) -> Iterator[Sheet]:
             ]
             rows.append((*names, *cells, *(late if len(words) == 2 else [])))
         columns = (*words, "base count", "base ms", "candidate count", "candidate ms")
-        columns += ("base made GPU late ms", "candidate made GPU late ms") if len(words) == 2 else ()
+        columns += ("base late ms", "candidate late ms") if len(words) == 2 else ()
         yield cut(Sheet(title, columns, tuple(rows), words), MAX_CAUSES)

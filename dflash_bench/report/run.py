@@ -94,7 +94,7 @@ def _screen_causes(run: RunMetrics) -> Sheet:
             ]
         )
     mixed = tuple(row for both in zip_longest(*rows) for row in both if row)
-    return Sheet("", ("which code", "a step", "of all such", "made the GPU late"), mixed, ("which code",))
+    return Sheet("", ("which code", "a step", "of all such", "made a launch late"), mixed, ("which code",))
 
 
 def _per_step(total_ns: int, steps: int) -> str:

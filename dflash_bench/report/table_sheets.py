@@ -55,8 +55,32 @@ class _Layout:
 
 
 _LAYOUTS = {
+    "dry.by_cause": _Layout(
+        title="What the host did while the GPU was dry",
+        columns={
+            "cause": ("cause", str),
+            "steps": ("steps", _count),
+            "total_ns": ("total ms", _ms),
+            "share": ("% of all", _percent),
+        },
+        is_pooled=True,
+    ),
+    "launch.by_lane": _Layout(
+        title="Launches by lane",
+        columns={
+            "rank": ("rank", _rank),
+            "device": ("GPU", str),
+            "stream": ("stream", str),
+            "lane": ("lane", str),
+            "launches": ("launches", _count),
+            "lead_p50_ns": ("lead p50 µs", _us),
+            "run_ahead_fraction": ("run ahead %", _percent),
+            "gpu_time_share": ("% of GPU time", _percent),
+        },
+        is_pooled=False,
+    ),
     "stall.by_cause": _Layout(
-        title="What the host did when the GPU ran dry",
+        title="What the host did the moment a stream ran dry",
         columns={
             "cause": ("cause", str),
             "launches": ("launches", _count),
@@ -73,6 +97,7 @@ _LAYOUTS = {
             "count": ("count", _count),
             "total_ns": ("total ms", _ms),
             "p50_ns": ("p50 µs", _us),
+            "exposed_ns": ("late ms", _ms),
         },
         is_pooled=True,
     ),

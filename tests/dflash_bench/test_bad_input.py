@@ -292,7 +292,6 @@ def test_a_file_for_the_folder_of_profiles_is_a_usage_error(cli, tmp_path, words
     "words",
     [
         ["compare", "a", "b", "--markdown"],
-        ["report", "a", "b", "-o"],
         ["report", "a", "b", "--perfetto"],
         ["gate", "a", "--junit"],
         ["gate", "a", "--comment"],
@@ -359,7 +358,7 @@ def test_scrub_wants_one_file_that_is_there(cli, place, tmp_path):
     ("pattern", "sentence"),
     [
         ("rank(", "--rank-pattern 'rank(' is no regular expression"),
-        (r"rank\d+", r"--rank-pattern 'rank\\d+' captures no rank"),
+        (r"rank\d+", r"--rank-pattern 'rank\d+' captures no rank"),
         (r"(\w+)_rank", "--rank-pattern found 'a' in 'a_rank0', which is no rank number"),
     ],
 )

@@ -157,7 +157,7 @@ def test_the_terminal_names_every_warning_that_the_json_does(warnings, cli, tmp_
     faults = frozenset({Fault.OLD_DRIVER, Fault.CLIPPED, Fault.WORK_CUT, Fault.STEPS_IDLE, Fault.DUPLICATE_CALLS})
     path = write_export(tmp_path / "made.sqlite", Spec(rows=ROWS, ranks=1, faults=faults))
     codes = {code for _, code in warnings(path)}
-    said = cli("metrics", path, "--profiles", tmp_path / "profiles").output
+    said = cli("metrics", path, "--full", "--profiles", tmp_path / "profiles").output
     assert len(codes) > 5
     assert {code for code in codes if code not in said} == set()
 

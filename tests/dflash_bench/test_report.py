@@ -178,6 +178,15 @@ def test_pooled_cause_rows_are_shown_and_those_of_ranks_left_to_json():
     assert [row[:2] for row in sheet.rows] == [("a", "3")]
 
 
+def test_every_table_that_is_measured_has_a_way_to_be_shown():
+    from dflash_bench.metrics.measure import COLUMNS
+    from dflash_bench.report.table_sheets import _LAYOUTS
+
+    assert set(_LAYOUTS) == set(COLUMNS)
+    for name, columns in COLUMNS.items():
+        assert set(_LAYOUTS[name].columns) <= set(columns)
+
+
 def test_a_warning_of_a_few_ranks_is_said_for_each():
     findings = [Finding("no_steps", rank, 1, "no steps") for rank in range(4)]
     assert warning_lines(findings) == [f"rank {rank}: no steps [no_steps]" for rank in range(4)]
