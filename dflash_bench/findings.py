@@ -89,6 +89,7 @@ CODES: tuple[Code, ...] = (
         "captures beside those of this run that could not be read: ranks may be missing",
         "{count} of the captures beside these could not be read ({names}): ranks may be missing",
     ),
+    Code("annotation_warning", "ingest", "what the annotations of an engine could not do: a target that is missing"),
     Code("rank_missing", "ingest", "the marks name a world with ranks that no capture holds"),
     # metrics: steps and ranges
     Code(
@@ -139,6 +140,18 @@ CODES: tuple[Code, ...] = (
         "metrics",
         "no allocation ranges: whether a step allocated cannot be told",
         "no range named {name!r}: whether steps allocated cannot be told",
+    ),
+    Code(
+        "alloc_cost_of",
+        "metrics",
+        "pages are not taken inside the preparation: alloc.step_cost is of the outermost range that holds them",
+        "{name!r} lies in {holder!r}, not in the preparation: alloc.step_cost is of {holder!r}",
+    ),
+    Code(
+        "alloc_cost_unknown",
+        "metrics",
+        "no range of a step holds the allocations: no alloc.step_cost",
+        "no range inside the steps holds {name!r}, so alloc.step_cost cannot be told",
     ),
     # metrics: launches and GPU work
     Code(

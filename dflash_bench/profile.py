@@ -46,7 +46,9 @@ class Profile:
         if arm not in self.info.arms:
             known = ", ".join(self.info.arms) or f"it has one arm, {self.info.arm or 'not stated'}"
             raise UsageError(f"{self.info.run} has no blocks of an arm {arm!r}: {known}")
-        return dataclasses.replace(self, info=dataclasses.replace(self.info, arm=arm), arm=arm)
+        # of two versions in turns each has processes of its own
+        own = tuple(p for p in self.info.processes if p.arm in (None, arm) or p.arm not in self.info.arms)
+        return dataclasses.replace(self, info=dataclasses.replace(self.info, arm=arm, processes=own), arm=arm)
 
     def events(self, table: Events, process: ProcessInfo, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one process, in the declared schema; empty when the capture had none. ``columns``: only these.

@@ -114,6 +114,8 @@ class _Part:
     marks: dict[int, RankMark]
     skipped: Skipped
     duets: dict[int, frozenset[str]]
+    engines: frozenset[str]
+    warnings: frozenset[str]
 
 
 def _existing(target: Path, exports: Sequence[Source], options: IngestOptions) -> Profile | None:
@@ -193,7 +195,9 @@ def _part(export: Source, capture: int, results: Sequence[TaskResult]) -> _Part:
             f"{export.path}: nothing to measure: the capture holds neither NVTX ranges nor CUDA calls nor GPU work",
             hint="capture again with `dflash-bench capture -- CMD`; `dflash-bench doctor` says what is missing",
         )
-    return _Part(processes, marks, skipped, duets)
+    engines = frozenset[str]().union(*(result.engines for result in results))
+    warnings = frozenset[str]().union(*(result.warnings for result in results))
+    return _Part(processes, marks, skipped, duets, engines, warnings)
 
 
 def _process_info(
@@ -226,6 +230,7 @@ def _describe(
     if len(arms) > 1 and not set(arms) <= set(duet):
         raise DataError(f"run {run} mixes the arms {', '.join(arms)}", hint="ingest each arm on its own")
     worlds = {p.world for p in processes if p.world is not None}
+    engines = sorted({engine for part in parts for engine in part.engines})
     devices = tuple(dict.fromkeys(name for export in exports for name in export.gpu_names))
     return RunInfo(
         run=run,
@@ -242,6 +247,7 @@ def _describe(
         settings={
             "rank_pattern": options.rank_pattern,
             **({} if options.ranks is None else {"ranks": options.ranks}),
+            **({"engine": ", ".join(engines)} if engines else {}),
             **options.settings,
         },
         arms=duet,
@@ -288,6 +294,8 @@ def _findings(
         ranks = {p.rank for p in processes if p.capture == k}
         found += export.findings(part.skipped, ranks.pop() if len(ranks) == 1 else None)
     found += _without_rank(processes, range_names)
+    warnings = sorted({warning for part in parts for warning in part.warnings})
+    found += [Finding("annotation_warning", None, 1, warning) for warning in warnings]
     worlds = {p.world for p in processes if p.world is not None}
     missing = sorted(set(range(max(worlds))) - {p.rank for p in processes}) if worlds else []
     if missing:

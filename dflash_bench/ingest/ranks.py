@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_bench.errors import DataError, UsageError, quoted
+from dflash_bench.ingest.rows import without_folders
 from dflash_bench.model import ProcessInfo, ProcessRole, RankSource
 
 DEFAULT_RANK_PATTERN = r"rank[-_.]?(?P<rank>\d+)"
@@ -55,6 +56,18 @@ class RankMark:
             group=found["group"],
             role=None if role is None else ProcessRole(role),
         )
+
+
+def engine_stated(text: str) -> str | None:
+    """An annotated process's engine: ``sglang 0.5.23``, of the mark ``dflash_bench engine=sglang version=0.5.23``."""
+    found = re.fullmatch(r"dflash_bench engine=(?P<name>[\w.-]{1,40})(?: version=(?P<version>[\w.+-]{1,40}))?", text)
+    return None if found is None else " ".join(filter(None, found.groups()))
+
+
+def warning_stated(text: str) -> str | None:
+    """What the annotations of an engine could not do (``dflash_bench warning …``)."""
+    found = re.fullmatch(r"dflash_bench warning (?P<text>.{1,400})", text)
+    return None if found is None else without_folders(found["text"])
 
 
 @dataclass(frozen=True, slots=True)

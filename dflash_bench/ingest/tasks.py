@@ -15,7 +15,7 @@ import numpy as np
 
 from dflash_bench.duet import duet_mark
 from dflash_bench.errors import DataError
-from dflash_bench.ingest.ranks import RankMark
+from dflash_bench.ingest.ranks import RankMark, engine_stated, warning_stated
 from dflash_bench.ingest.rows import Batch, Skipped, values_of
 from dflash_bench.ingest.source import Section, Source
 from dflash_bench.ingest.writers import Writers
@@ -51,6 +51,8 @@ class TaskResult:
     marks: dict[int, RankMark]
     skipped: Skipped
     duets: dict[int, frozenset[str]]
+    engines: frozenset[str] = frozenset()
+    warnings: frozenset[str] = frozenset()
 
 
 def plan(exports: Sequence[Source], folder: Path) -> tuple[Task, ...]:
@@ -69,6 +71,7 @@ def run_task(task: Task, on_rows: OnRows | None = None) -> TaskResult:
     cannot be written.
     """
     skipped, marks, duets = Skipped(), dict[int, RankMark](), dict[int, frozenset[str]]()
+    engines, warnings = frozenset[str](), frozenset[str]()
     with ExitStack() as stack:
         writers = Writers(task.folder, task.capture, stack)
         for batch in task.source.stream(skipped, task.section):
@@ -80,12 +83,14 @@ def run_task(task: Task, on_rows: OnRows | None = None) -> TaskResult:
                 )
             if batch.table is Events.MARKS:
                 marks |= {process: mark for mark, own in _told_by(batch, RankMark.parse) for process in own}
+                engines |= {engine for engine, _ in _told_by(batch, engine_stated)}
+                warnings |= {warning for warning, _ in _told_by(batch, warning_stated)}
                 for mark, own in _told_by(batch, duet_mark):
                     duets |= {process: duets.get(process, frozenset()) | {mark.arm} for process in own}
             if on_rows is not None:
                 on_rows(len(batch.process))
         writers.close()
-    return TaskResult(writers.counts, marks, skipped, duets)
+    return TaskResult(writers.counts, marks, skipped, duets, engines, warnings)
 
 
 def _told_by(batch: Batch, read: Callable[[str], Told | None]) -> Iterator[tuple[Told, list[int]]]:

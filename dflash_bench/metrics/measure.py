@@ -8,9 +8,11 @@ from statistics import fmean
 
 import numpy as np
 
+from dflash_bench.errors import DataError
 from dflash_bench.findings import finding
 from dflash_bench.metrics.agreement import Agreements, agreement_metrics, meet, on_clocks
 from dflash_bench.metrics.clocks import first_on_clock
+from dflash_bench.metrics.cores import measure_cores, of_the_group
 from dflash_bench.metrics.lateness import lateness_rows
 from dflash_bench.metrics.measurements import (
     Causes,
@@ -80,7 +82,10 @@ def measure(profile: Profile, reading: Reading | None = None, workers: Workers |
         for rank, found in each_rank(profile, reading, workers or Workers())
     }
     _drop_whole_captures(by_rank)
-    findings = [f for each in by_rank.values() for f in each.found.findings]
+    cores = measure_cores(profile, reading)
+    of_the_group(cores, info.processes, {rank: each.found for rank, each in by_rank.items()})
+    everywhere = [*(each.found for each in by_rank.values()), *(found for _, found in cores)]
+    findings = [f for found in everywhere for f in found.findings]
     alone = [*_counters(info, findings), *(m for rank in info.ranks for m in step_metrics(profile, rank))]
     tables = [make(by_rank) for make in (_dry_table, _stall_table, _lane_table, _range_table, _thread_table)]
     clock = first_on_clock(info.captures)
@@ -102,6 +107,7 @@ def measure(profile: Profile, reading: Reading | None = None, workers: Workers |
     findings += _untraced(info)
     tables.append(tracing_cost(profile))
     metrics = _with_pooled(by_rank, alone)
+    metrics += _of_cores([found for _, found in cores], {m.name for m in metrics})
     findings += _partly_pooled(metrics, info.ranks)
     return RunMetrics(
         info=info,
@@ -126,6 +132,14 @@ def _keep_only_ranges(found: Measurements) -> None:
     found.rows.clear()
 
 
+def _of_cores(found: Sequence[Measurements], taken: set[str]) -> Iterator[Metric]:
+    """What the cores of a run give, all of them together."""
+    for name in dict.fromkeys(name for each in found for name in each.metrics):
+        same = [each.metrics[name] for each in found if name in each.metrics]
+        own = f"{name}@core" if name in taken else name
+        yield metric_of(own, None, _as_one(name, same))
+
+
 def _finding_order(found: Finding) -> tuple[str, int, int, str]:
     return found.code, -1 if found.rank is None else found.rank, found.count, found.text
 
@@ -135,13 +149,23 @@ def _order(found: Metric) -> tuple[int, str, int]:
 
 
 def _joined(processes: Sequence[ProcessInfo], each: Sequence[ProcessMeasurements]) -> ProcessMeasurements:
-    """The processes of one rank as one: the same metric of two processes becomes one."""
+    """The processes of one rank as one: the same metric of two processes becomes one.
+
+    Raises DataError when two of them have steps: then one is the core of an engine, or another rank.
+    """
     if len(each) == 1:
         return each[0]
-    if any(part.num_steps for part in each):
-        for part in each:
-            if not part.num_steps:
-                _keep_only_ranges(part.found)
+    stepping = [p for p, part in zip(processes, each, strict=True) if part.num_steps]
+    if len({p.arm for p in stepping}) < len(stepping):
+        rank, pids = processes[0].rank, " and ".join(str(p.pid) for p in stepping)
+        raise DataError(
+            f"processes {pids} are both rank {rank}, and both have steps",
+            hint=f"say which is which: dflash-bench ingest … --replace --ranks {stepping[0].pid}=core,"
+            f"{stepping[1].pid}={rank}",
+        )
+    for part in each if stepping else ():
+        if not part.num_steps:
+            _keep_only_ranges(part.found)
     names = dict.fromkeys(name for part in each for name in part.found.metrics)
     tables = dict.fromkeys(name for part in each for name in part.found.causes)
     found = Measurements(

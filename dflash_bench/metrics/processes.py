@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 
 from dflash_bench.errors import DataError
+from dflash_bench.layout import Events
 from dflash_bench.metrics.process import ProcessMeasurements, measure_process
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import ProcessInfo, RankSource
@@ -62,8 +63,15 @@ def each_rank(profile: Profile, reading: Reading, workers: Workers) -> Iterator[
 
 def _measured(profile: Profile, reading: Reading, processes: Sequence[ProcessInfo]) -> _Found:
     # a foreign rank mark would be odd, but only ours promises that every allocation is inside a range
-    is_own_loop = profile.info.rank_source is RankSource.MARK
+    is_own_loop = profile.info.rank_source is RankSource.MARK and not _allocates_elsewhere(profile, reading)
     return {(p.capture, p.process): measure_process(profile, p, reading, is_own_loop=is_own_loop) for p in processes}
+
+
+def _allocates_elsewhere(profile: Profile, reading: Reading) -> bool:
+    """Whether a process that is no rank takes pages: the core of an engine, mostly."""
+    others = [p for p in profile.info.processes if p.rank is None and p.num_ranges]
+    names = (profile.events(Events.RANGES, p, ["name"]).column("name").to_pylist() for p in others)
+    return any(reading.alloc in found for found in names)
 
 
 def _side_by_side(profile: Profile, reading: Reading, shares: Sequence[Sequence[ProcessInfo]]) -> _Found:

@@ -17,7 +17,8 @@ PATTERN, CALL = "re:", "call:"
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Which ranges play which part. ``step`` is a name, or after ``re:`` a pattern that must match a whole name, or
-    after ``call:`` the API call with which each step begins.
+    after ``call:`` the API call with which each step begins. ``core``: the steps of an engine's core, which schedules
+    for the ranks.
 
     ``rules`` shorten names that engines write counts into, before anything looks at them (`presets`). ``prefill``, a
     regular expression too, matches the ranges that prefill where they do not lie inside ``prepare``; ``composition``
@@ -40,6 +41,7 @@ class Reading:
     first: int = 0
     last: int | None = None
     is_open: bool = False
+    core: str = f"{PATTERN}engine_step|decode_step"
 
     def composition_of(self, name: str) -> tuple[bool, bool] | None:
         """Whether a step of this whole name prefills, and whether it decodes; None where the name does not say."""

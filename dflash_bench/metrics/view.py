@@ -191,6 +191,10 @@ class View:
             whole[step[step != NONE]] = False
         return whole
 
+    def named_anywhere(self, name: str) -> Ranges:
+        """The ranges of this name in any domain, for a process without steps, which has no domain of its own."""
+        return self.events.ranges[self.events.ranges.name.among({name})]
+
     def named(self, name: str) -> Ranges:
         """The own ranges of this name."""
         return self.own[self.own.name.among({name})]

@@ -195,8 +195,8 @@ def test_calls_in_another_process_of_the_rank_than_the_steps_are_said(measured):
     """Forked workers: NVTX in one process, CUDA in another. Neither may look as if it were the whole rank."""
     calls = [Call("cudaLaunchKernel", 100, 120, id=1, pid=77, tid=77)]
     figures, warnings, _ = measured(STEPS, calls, [Work(130, 140, id=1, pid=77)], name="a_rank0")
-    text = warnings[0, "process_without_steps"]["text"]
-    assert "1 of 2 processes of this rank hold no steps: their 1 API calls and 1 GPU rows are in no step" in text
+    text = warnings[None, "cuda_in_another_process"]["text"]
+    assert "and 1 CUDA calls in process 77: no step and no launch share a process" in text
     assert (0, "no_steps") not in warnings
     assert figures[0, "step.period"]["n"] == 3
     assert leads(figures) == []
@@ -206,7 +206,7 @@ def test_a_helper_without_device_rows_does_not_make_the_rank_look_blind(measured
     calls = [launch(k) for k in range(4)] + [Call("cudaGetDevice", 1, 2, id=1, pid=77, tid=77)]
     _, warnings, _ = measured([*STEPS, Range("kv_alloc", 5, 6)], calls, [work(k) for k in range(4)], name="a_rank0")
     assert (0, "no_gpu_rows") not in warnings
-    assert warnings[0, "process_without_steps"]["count"] == 1
+    assert warnings[None, "process_without_rank"]["count"] == 1
 
 
 def test_pooled_figures_that_some_rank_could_not_give_say_whose_they_are(measured):
