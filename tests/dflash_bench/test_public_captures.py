@@ -6,6 +6,7 @@ They stand in a folder ``shared`` beside the repository, and are no part of it.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import statistics
 from collections import Counter, defaultdict
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-PUBLIC = Path(__file__).parents[3] / "shared" / "captures" / "public"
+CAPTURES = Path(os.environ.get("DFLASH_CAPTURES", Path(__file__).parents[3] / "shared" / "captures"))
+PUBLIC = CAPTURES / "public"
 MORDRED = "pre-meta_mordred-2021"
 PIPIT = "2022.2.1_pipit-saxpy-mpi"
 TENSORRT = "2022.4.2_tensorrt-startend-nvtx"
