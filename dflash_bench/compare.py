@@ -1,25 +1,23 @@
-"""Compare two runs, or the runs of two arms, metric by metric and rank by rank."""
+"""Compare two sides, metric by metric and rank by rank."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
-from dflash_bench.environment import Difference, differences, is_refused
+from dflash_bench.environment import differences, is_refused
+from dflash_bench.findings import finding
 from dflash_bench.metrics.registry import position, spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Change, Comparison, Finding, Metric, MetricKey, RunMetrics, Sides
+from dflash_bench.model import Change, Comparison, Finding, Judgement, Metric, MetricKey, RunMetrics, Sides
 from dflash_bench.stats.bootstrap import difference_interval
 from dflash_bench.stats.composition import unlike_steps
-from dflash_bench.stats.judgement import Judgement, Judgements
-from dflash_bench.stats.verdict import judge
+from dflash_bench.stats.rules import Rules
+from dflash_bench.stats.verdict import host_speeds, judge
 
-
-def compare(base: RunMetrics, candidate: RunMetrics) -> Comparison:
-    """Everything that at least one of the runs has, side by side; what differs in their circumstances, as findings."""
-    sides = Sides((base,), (candidate,))
-    differing = differences([base.info], [candidate.info])
-    return Comparison(sides, _changes(base, candidate), _findings(differing, sides, None))
+_SLOW_HOST = 1.25
+"""A host that takes so many times as long as usual is told. On one H200 runs of an hour lay 0.9 to 1.1 apart in the
+median, and single ones beyond 1.4."""
 
 
 def _changes(
@@ -62,23 +60,30 @@ def _ratio(old: float | None, new: float | None) -> float | None:
     return new / old
 
 
-def compare_sides(sides: Sides) -> tuple[Comparison, Judgements | None]:
-    """The runs of both sides: their first runs side by side, figures of all of them, and verdicts.
+def compare(sides: Sides, rules: Rules | None = None) -> Comparison:
+    """Everything that either side has, metric by metric; verdicts; and what differs in circumstances, as findings.
 
     Where a metric was judged, its figures are medians over the runs, and difference and interval those of the verdict;
-    with several runs, all else has no interval. No verdicts (None) where the runs differ in something that forbids
-    them, and the findings say in what.
+    with several runs, all else has no interval.
     """
-    base, candidate = sides.base, sides.candidate
-    differing = differences([r.info for r in base], [r.info for r in candidate])
-    judgements = None if is_refused(differing) else judge(sides)
+    differing = differences([r.info for r in sides.base], [r.info for r in sides.candidate])
+    judgements = None if is_refused(differing) else judge(sides, rules)
     judged = {(j.metric, j.rank): j for j in judgements.each} if judgements else {}
-    # a verdict brings its own interval, that of two first runs would say nothing of the others, pooled over one rank is
-    # that rank, and coverage has no spread that steps could tell
-    keys = {(m.name, m.rank) for m in (*base[0].metrics, *candidate[0].metrics)}
-    is_one_rank = len({rank for _, rank in keys if rank is not None}) == 1
+    changes = tuple(
+        _judged(c, judged[c.metric, c.rank]) if (c.metric, c.rank) in judged else c
+        for c in _changes(sides.base[0], sides.candidate[0], _without_interval(sides, judged))
+    )
+    findings = (*(d.finding for d in differing), *unlike_steps(sides), *slow_hosts(sides))
+    return Comparison(sides, changes, findings, judgements)
+
+
+def _without_interval(sides: Sides, judged: Container[MetricKey]) -> set[MetricKey]:
+    """A verdict brings its own interval, that of two first runs would say nothing of the others, pooled over one rank
+    is that rank, and coverage has no spread that steps could tell."""
+    keys = {(m.name, m.rank) for m in (*sides.base[0].metrics, *sides.candidate[0].metrics)}
     ranked = {name for name, rank in keys if rank is not None}
-    unseen = {
+    is_one_rank = len({rank for _, rank in keys if rank is not None}) == 1
+    return {
         key
         for key in keys
         if sides.is_repeated
@@ -86,22 +91,17 @@ def compare_sides(sides: Sides) -> tuple[Comparison, Judgements | None]:
         or (is_one_rank and key[1] is None and key[0] in ranked)
         or key[0].startswith("coverage.")
     }
-    changes = tuple(
-        _judged(c, judged[c.metric, c.rank]) if (c.metric, c.rank) in judged else c
-        for c in _changes(base[0], candidate[0], unseen)
-    )
-    return Comparison(sides, changes, _findings(differing, sides, judgements)), judgements
 
 
-def _findings(differing: Sequence[Difference], sides: Sides, judgements: Judgements | None) -> tuple[Finding, ...]:
-    found = [*(d.finding for d in differing), *unlike_steps(sides)]
-    if judgements is not None and (num := judgements.num_on_drift):
-        text = (
-            f"{num} verdict{'s rest' if num > 1 else ' rests'} on too few runs to tell how far runs stray, and on the"
-            " stated drift of 3 %; on a busy machine they stray further: `dflash-bench run --repeats 5` tells"
-        )
-        found.append(Finding("stated_drift", None, num, text))
-    return tuple(found)
+def slow_hosts(sides: Sides) -> Iterator[Finding]:
+    """A finding for each run in which the host was faster or slower than usual: all costs of it alike."""
+    runs = (*sides.base, *sides.candidate)
+    base, candidate = ([{(m.name, m.rank): m for m in r.metrics} for r in own] for _, own in sides.named)
+    speeds = host_speeds(base, candidate)
+    for run, speed in zip(runs, () if speeds is None or len(runs) < 3 else speeds, strict=False):
+        if not 1 / _SLOW_HOST < speed < _SLOW_HOST:
+            word, times = ("slower", speed) if speed > 1 else ("faster", 1 / speed)
+            yield finding("host_speed", None, 1, run=run.info.run, times=f"{times:.2f}", word=word)
 
 
 def _judged(own: Change, found: Judgement) -> Change:

@@ -384,7 +384,12 @@ CODES: tuple[Code, ...] = (
         "compare",
         "base and candidate consist of different shares of prefill, mixed, eager steps",
     ),
-    Code("stated_drift", "compare", "verdicts from too few runs, held against a drift that is stated and not measured"),
+    Code(
+        "host_speed",
+        "compare",
+        "in this run the host was faster or slower than usual: all costs of it alike",
+        "the host was × {times} {word} in {run} than in the median run",
+    ),
     Code("different_nvtx", "compare", "base and candidate ran under different nvtx packages"),
     # predict
     Code(
@@ -402,6 +407,12 @@ CODES: tuple[Code, ...] = (
         " say it with --agreement-us, or name profiles of other sizes with --also",
     ),
     # gate
+    Code(
+        "further_runs",
+        "gate",
+        "further runs could not be made or are not like the others: the decision so far stands",
+        "further runs do not count, the decision rests on those before: {reason}",
+    ),
     Code("different_tokens", "gate", "the runs committed different numbers of tokens: they did not do the same work"),
 )
 

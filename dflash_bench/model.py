@@ -196,7 +196,8 @@ class Metric:
     no samples behind it. ``block`` int [n] is the step of each sample, by which it is resampled; None: its order.
     ``pair`` int [n] is the pair of blocks that each sample is from, in a duet: arms are compared pair by pair.
     ``num_samples`` overrides n where a value rests on more than one sample. ``coverage`` is the share of the events
-    that the figure could see, where that can be less than all of them.
+    that the figure could see, where that can be less than all of them. ``pair`` int64 [n]: of a duet, the pair of
+    blocks that each sample belongs to.
     """
 
     name: str
@@ -277,13 +278,15 @@ class Sides:
 
     Verdicts and the figures of metrics rest on all of them. What is made of single steps (distributions, causes,
     arrivals, timelines) is made of the first run of each. ``history``: figures of earlier runs of the base's arm, from
-    which their drift is learned. ``is_baseline``: the base comes from a baseline file.
+    which their drift is learned, or medians of earlier sessions. ``is_baseline``: the base comes from a baseline file.
+    ``is_other_session``: the candidate was made in another session (machine, day, job) than the base.
     """
 
     base: tuple[RunMetrics, ...]
     candidate: tuple[RunMetrics, ...]
     history: Figures = field(default_factory=dict)
     is_baseline: bool = False
+    is_other_session: bool = False
 
     @property
     def is_repeated(self) -> bool:
@@ -296,13 +299,155 @@ class Sides:
         return ("base", self.base), ("candidate", self.candidate)
 
 
+class Verdict(StrEnum):
+    """What can be said of a metric."""
+
+    IMPROVED = "improved"
+    UNCHANGED = "unchanged"
+    REGRESSED = "regressed"
+    INCONCLUSIVE = "inconclusive"
+    DESCRIBED = "described"
+    """One run a side, whose drift nobody measured: it differs by so much, and that is all that can be said."""
+    REMOVED = "removed"
+    """Every run of the base has it, and none of the candidate."""
+    NEW = "new"
+
+
+class Family(StrEnum):
+    """Primary metrics are judged first and decide; all others are looked at beside them."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+
+
+class Design(StrEnum):
+    """What a verdict rests on."""
+
+    DUET = "pairs of blocks"
+    RUNS = "runs"
+    SESSIONS = "sessions"
+    SINGLE = "one run a side"
+    EXACT = "exact count"
+
+
+class Basis(StrEnum):
+    """What of a metric shows a change: all of these are asked, and are one family."""
+
+    FIGURE = "figure"
+    RANKS = "against the other ranks"
+    HOST = "with the host's speed divided out"
+    STEP = "of the median step"
+    STEP_RANKS = "of the median step, against the other ranks"
+
+    @property
+    def is_levelled(self) -> bool:
+        """Whether a rank is held against the others of the same runs."""
+        return self in (Basis.RANKS, Basis.STEP_RANKS)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one metric and rank. Figures and differences are in the metric's unit.
+
+    ``base`` and ``candidate`` are medians of the runs' figures, ``shift`` is candidate − base as ``design`` measures
+    it, so not quite the difference of the two. ``base`` is None where the metric is new, ``candidate`` where it was
+    removed. ``tolerance`` is what counts as no change. ``worst``: the harm that is ruled out, by a one-sided bound of
+    95 %; negative where the metric surely improved. ``q`` is the p-value adjusted for all comparisons. ``detectable``
+    is the smallest difference that gets a verdict, 9 times in 10; ``further`` how many more runs of each side
+    (processes of a duet) would decide. ``pairs``: pairs of blocks behind it, in a duet. ``basis``: where it is
+    not the figure itself that shows the change, what does.
+    """
+
+    metric: str
+    rank: int | None
+    unit: Unit
+    better: Better
+    verdict: Verdict
+    family: Family
+    design: Design
+    reason: str
+    base: float | None
+    candidate: float | None
+    base_runs: int
+    candidate_runs: int
+    tolerance: float = 0.0
+    shift: float | None = None
+    interval: Interval | None = None
+    worst: float | None = None
+    p: float | None = None
+    q: float | None = None
+    detectable: float | None = None
+    further: int | None = None
+    pairs: int | None = None
+    basis: Basis = Basis.FIGURE
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the numbers were compared to the last digit."""
+        return self.design is Design.EXACT
+
+    @property
+    def percent(self) -> Interval | None:
+        """The interval as a share of the base's figure; None for shares, and where the base is not positive."""
+        found = self.interval
+        if found is None or self.unit is Unit.FRACTION or self.base is None or self.base <= 0:
+            return None
+        return Interval(found.low / self.base, found.high / self.base, found.confidence)
+
+    @property
+    def excludes_regression(self) -> bool:
+        """Whether a regression beyond the tolerance is ruled out, whatever else is open."""
+        if self.verdict in (Verdict.UNCHANGED, Verdict.IMPROVED):
+            return True
+        return self.verdict is Verdict.INCONCLUSIVE and self.worst is not None and self.worst <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Judgements:
+    """All verdicts of a comparison. ``num_primary`` and ``num_secondary`` metrics were tested for a change.
+
+    ``rate``: the chance of any false *improved* or *regressed*, were nothing changed at all.
+    """
+
+    each: tuple[Judgement, ...]
+    num_primary: int
+    num_secondary: int
+    rate: float
+
+    def of(self, verdict: Verdict, family: Family | None = None) -> tuple[Judgement, ...]:
+        """Those with this verdict, in the order of every listing."""
+        return tuple(j for j in self.each if j.verdict is verdict and family in (None, j.family))
+
+    def find(self, name: str, rank: int | None) -> Judgement | None:
+        """The verdict on that metric and rank, or None."""
+        return next((j for j in self.each if j.metric == name and j.rank == rank), None)
+
+    @property
+    def num_tests(self) -> int:
+        """How many metrics were tested, each with all its ranks."""
+        return self.num_primary + self.num_secondary
+
+    @property
+    def method(self) -> str:
+        """How the verdicts were reached, in one line."""
+        if not self.num_tests:
+            return "nothing was tested: counts are compared exactly, single runs are described"
+        primary = f"{self.num_primary} primary metric{'s' * (self.num_primary != 1)}"
+        others = f" and {self.num_secondary} secondary" if self.num_secondary else ""
+        return f"{primary}{others}, each with its ranks as one family: any false verdict at most {self.rate:.0%}"
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two sides, metric by metric and rank by rank."""
+    """Two sides, metric by metric and rank by rank.
+
+    ``judgements``: None where the runs differ in something that forbids verdicts; the findings say in what.
+    """
 
     sides: Sides
     changes: tuple[Change, ...]
     findings: tuple[Finding, ...]
+    judgements: Judgements | None = None
 
     @property
     def base(self) -> RunMetrics:

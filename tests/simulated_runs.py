@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
-from dflash_bench.compare import compare_sides
+from dflash_bench.compare import compare
 from dflash_bench.metrics.registry import spec
-from dflash_bench.model import Comparison, Metric, RunInfo, RunMetrics, Sides
-from dflash_bench.stats.judgement import Judgements
+from dflash_bench.model import Comparison, Judgements, Metric, RunInfo, RunMetrics, Sides
 from dflash_bench.stats.verdict import judge
 
 STEP_NS = 10_000_000.0
@@ -36,8 +35,8 @@ class Truth:
 
 KINDS = {
     "time": Truth("step.period", STEP_NS, drift=0.008 * STEP_NS, jitter=0.05 * STEP_NS),
-    "time, steps only": Truth("range.fill", 500_000.0, drift=0.0, jitter=30_000.0),
-    "time, heavy tails between runs": Truth("range.verify", 500_000.0, drift=3_000.0, jitter=20_000.0, tails=3),
+    "time, steps only": Truth("cost.fill", 500_000.0, drift=0.0, jitter=30_000.0),
+    "time, heavy tails between runs": Truth("cost.verify", 500_000.0, drift=3_000.0, jitter=20_000.0, tails=3),
     "lead": Truth("step.lead", 40_000.0, drift=30_000.0, jitter=200_000.0),
     "leads of many launches": Truth("launch.lead", -50_000.0, drift=20_000.0, jitter=150_000.0, steps=30, per_step=3),
     "difference of two groups": Truth("alloc.step_cost", 780_000.0, drift=30_000.0, jitter=150_000.0, steps=120),
@@ -64,7 +63,7 @@ def metric(rng: np.random.Generator, truth: Truth, *, shift: float = 0.0, rank: 
     level, known = truth.level + shift + stray, spec(truth.name)
     if known.statistic == "value":
         return Metric(truth.name, rank, known.unit, known.statistic, np.array([level]))
-    if known.statistic == "mean":
+    if known.unit == "fraction":
         # events come in clusters: neighbours look at the same slow noise
         cut = many_steps(truth)[int(np.clip(level, 0, 1) * 19_999)]
         values = (steps(rng, truth) < cut).astype(float)
@@ -116,4 +115,10 @@ def judge_both(base: Iterable[RunMetrics], candidate: Iterable[RunMetrics], *how
 
 def compare_both(base: Iterable[RunMetrics], candidate: Iterable[RunMetrics]) -> tuple[Comparison, Judgements | None]:
     """Two sides metric by metric, and the verdicts."""
-    return compare_sides(both(base, candidate))
+    found = compare(both(base, candidate))
+    return found, found.judgements
+
+
+def compare_pair(base: RunMetrics, candidate: RunMetrics) -> Comparison:
+    """One run a side."""
+    return compare(both([base], [candidate]))

@@ -4,8 +4,9 @@ It holds the samples of its newest runs (one line per metric and rank, see `samp
 every run ever saved, from which the drift of the machine is learned. Two writers take turns through a lock file and
 each adds to what the other left; a file is replaced whole or not at all.
 
-Format history (``_FORMAT_VERSION``)
+Format history (``_FORMAT``)
   1  first version
+  2  each entry of the history says its session (machine, day, job) and its commit; of older ones the day is known
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from dflash_bench.errors import DataError, SchemaError
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Metric, Statistic, Unit
 from dflash_bench.samples import decode, encode
+from dflash_bench.session import Session
 from dflash_bench.whole import write_text
 
-_FORMAT_VERSION = 1
+_FORMAT = 2
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -38,10 +40,9 @@ def read_baseline(path: Path) -> Baseline:
     version = raw.get("format_version") if isinstance(raw, dict) else None
     if version is None:
         raise DataError(f"{path} is no baseline: it states no format", hint="dflash-bench baseline list")
-    if version != _FORMAT_VERSION:
+    if version not in (1, _FORMAT):
         raise SchemaError(
-            f"{path} has baseline format {version}; this version reads {_FORMAT_VERSION}",
-            hint="save the baseline again",
+            f"{path} has baseline format {version}; this version reads {_FORMAT}", hint="save the baseline again"
         )
     try:
         return _from_json(raw)
@@ -56,7 +57,7 @@ def write(path: Path, baseline: Baseline) -> None:
 
 def _to_json(baseline: Baseline) -> dict[str, Any]:
     return {
-        "format_version": _FORMAT_VERSION,
+        "format_version": _FORMAT,
         "key": {**asdict(baseline.key), "stack": dict(baseline.key.stack)},
         "runs": [
             {
@@ -97,7 +98,12 @@ def _from_json(raw: Mapping[str, Any]) -> Baseline:
         )
         for r in raw["runs"]
     )
-    return Baseline(key, runs, tuple(HistoryEntry(**entry) for entry in raw["history"]))
+    return Baseline(key, runs, tuple(_entry(entry) for entry in raw["history"]))
+
+
+def _entry(raw: Mapping[str, Any]) -> HistoryEntry:
+    own = raw.get("session") or {"machine": None, "day": raw["created_utc"][:10], "job": None}
+    return HistoryEntry(raw["run"], raw["created_utc"], raw["figures"], Session(**own), raw.get("commit"))
 
 
 def _metric(label: str, raw: Mapping[str, Any]) -> Metric:

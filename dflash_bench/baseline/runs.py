@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median
 
 from dflash_bench.baseline.key import BaselineKey
 from dflash_bench.metrics.measure import pool
-from dflash_bench.metrics.registry import Noise, Pool, position, spec
+from dflash_bench.metrics.registry import Pool, position, spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Metric, RunInfo, RunMetrics, Value
+from dflash_bench.model import Metric, MetricKey, RunInfo, RunMetrics, Value
+from dflash_bench.session import Session, commit_of
 from dflash_bench.stats.composition import is_composition
-from dflash_bench.stats.noise import noise
 
-KEEP_RUNS = 5
+KEEP_RUNS = 10
 """Runs whose samples a file holds; older ones live on in its history."""
-KEEP_HISTORY = 50
+_KEEP_HISTORY = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,13 @@ class BaselineRun:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """The figures of a run that was saved once: ``metric@rank`` (``metric`` for one of all ranks) → figure."""
+    """The figures of a run that was saved once: ``metric@rank`` (``metric@all`` for one of all ranks) → figure."""
 
     run: str
     created_utc: str
     figures: dict[str, float]
+    session: Session
+    commit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,21 @@ class Baseline:
         """Its runs as they were measured, pooled figures included."""
         return tuple(_measured(self.key, run) for run in self.runs)
 
-    def figures(self) -> dict[tuple[str, int | None], list[float]]:
-        """(metric, rank) → its figure in every run of the history."""
-        found: dict[tuple[str, int | None], list[float]] = {}
+    def figures(self) -> dict[MetricKey, list[float]]:
+        """(metric, rank) → the median of its figures in every session of the history, oldest first."""
+        found: dict[MetricKey, list[float]] = {}
+        for entries in self.sessions().values():
+            labels = dict.fromkeys(label for entry in entries for label in entry.figures)
+            for label in labels:
+                values = [entry.figures[label] for entry in entries if label in entry.figures]
+                found.setdefault(name_and_rank(label), []).append(median(values))
+        return found
+
+    def sessions(self) -> dict[Session, list[HistoryEntry]]:
+        """The entries of the history by session, oldest first."""
+        found: dict[Session, list[HistoryEntry]] = {}
         for entry in self.history:
-            for label, value in entry.figures.items():
-                found.setdefault(name_and_rank(label), []).append(value)
+            found.setdefault(entry.session, []).append(entry)
         return found
 
     def with_runs(self, runs: Sequence[RunMetrics], keep: int = KEEP_RUNS) -> Baseline:
@@ -65,7 +77,7 @@ class Baseline:
         order = lambda each: (each.created_utc, each.run)  # noqa: E731
         every = sorted([*self.runs, *(_kept(r) for r in new)], key=order)
         history = sorted([*self.history, *(_entry(r) for r in new)], key=order)
-        return Baseline(self.key, tuple(every[-keep:]), tuple(history[-KEEP_HISTORY:]))
+        return Baseline(self.key, tuple(every[-keep:]), tuple(history[-_KEEP_HISTORY:]))
 
 
 def metric_label(name: str, rank: int | None) -> str:
@@ -83,7 +95,7 @@ def name_and_rank(label: str) -> tuple[str, int | None]:
 def _is_kept(metric: Metric) -> bool:
     """Whether its samples are stored: pooled ones are made of the ranks', and what is never judged is not needed."""
     is_own = metric.rank is not None or spec(metric.name).pool is Pool.NONE
-    is_used = noise(metric.name) is not Noise.UNJUDGED or is_composition(metric.name)
+    is_used = spec(metric.name).is_judged or is_composition(metric.name)
     return is_own and is_used and len(metric.values) > 0
 
 
@@ -93,9 +105,9 @@ def _kept(run: RunMetrics) -> BaselineRun:
 
 
 def _entry(run: RunMetrics) -> HistoryEntry:
-    judged = [m for m in run.metrics if noise(m.name) is not Noise.UNJUDGED]
+    judged = [m for m in run.metrics if spec(m.name).is_judged]
     figures = {metric_label(m.name, m.rank): value for m in judged if (value := figure(m)) is not None}
-    return HistoryEntry(run.info.run, run.info.created_utc, figures)
+    return HistoryEntry(run.info.run, run.info.created_utc, figures, Session.of(run.info), commit_of(run.info))
 
 
 def _measured(key: BaselineKey, run: BaselineRun) -> RunMetrics:

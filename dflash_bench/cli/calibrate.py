@@ -62,9 +62,9 @@ def calibrate(
     nsys: NsysPath = None,
     profiles: ProfilesFolder = DEFAULT_PROFILES,
 ) -> None:
-    """Measure the noise floor of every watched metric from runs of one arm, and write tolerances that suit it.
+    """Measure the noise floor of every watched metric from runs of one arm: what the gate sees, and with how many runs.
 
-    A tolerance is what the gate's number of repeats tells from chance 9 times in 10; the gate then sees twice as much.
+    Tolerances are the policy's and stay as they are: what is acceptable, no noise says.
     """
     from dflash_bench.capture.folder import run_name
     from dflash_bench.gate.calibration import noise_floor, policy_toml
@@ -122,10 +122,22 @@ def _sheet(floors: Sequence[Floor], repeats: int) -> Sheet:
     from dflash_bench.report.sheets import Sheet
 
     rows = tuple(
-        (f.metric, f.kind, str(f.runs), _percent(f.spread), _percent(f.drift), _percent(f.tolerance)) for f in floors
+        (
+            f.metric,
+            f.kind,
+            str(f.runs),
+            _percent(f.spread),
+            _percent(f.tolerance),
+            _percent(f.detectable),
+            "> 20" if f.needed is None else str(f.needed),
+        )
+        for f in floors
     )
-    columns = ("metric", "share of", "runs", "spread", "drift", "tolerance")
-    note = f"tolerances for {repeats} runs a side; a spread is the standard deviation between runs, of the worst rank"
+    columns = ("metric", "share of", "runs", "spread", "tolerance", "seen", "runs needed")
+    note = (
+        f"spread: standard deviation between runs, of the worst rank; seen: by {repeats} runs a side, 9 times in 10;"
+        " runs needed: on each side, to see twice the tolerance"
+    )
     return Sheet("Noise floor", columns, rows, left=("metric", "share of"), note=note)
 
 
@@ -135,7 +147,7 @@ def _percent(share: float) -> str:
 
 def _about(info: RunInfo, num: int, repeats: int) -> str:
     return (
-        f"Tolerances measured by dflash-bench calibrate on {num} runs of arm {info.arm}, workload {info.workload},\n"
+        f"Noise measured by dflash-bench calibrate on {num} runs of arm {info.arm}, workload {info.workload},\n"
         f"{info.world or len(info.ranks)} ranks, device {info.device}, {info.created_utc[:10]};\n"
         f"for {repeats} runs a side."
     )

@@ -61,7 +61,7 @@ def compare(
     Without names: the two newest arms of one workload, with all their repeats. With one name that holds two runs:
     these two, the one captured first as base.
     """
-    from dflash_bench.compare import compare_sides
+    from dflash_bench.compare import compare as compare_sides
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.model import Sides
     from dflash_bench.report.as_json import comparison_json
@@ -76,7 +76,8 @@ def compare(
     stderr.print(describe_sides(old, new, is_chosen=candidate is not None), markup=False)
     reading = chosen_reading(preset, step_range, agreement_range)
     (_, old_runs), (_, new_runs) = measured(old, reading), measured(new, reading)
-    found, judgements = compare_sides(Sides(old_runs, new_runs))
+    found = compare_sides(Sides(old_runs, new_runs))
+    judgements = found.judgements
     check_common(found)
     detail = Detail(full and not brief, rank, metric, per_rank)
     check_metric(metric, (c.metric for c in found.changes))

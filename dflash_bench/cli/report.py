@@ -131,7 +131,7 @@ def _run_page(profile: Profile, reading: Reading, command: str) -> tuple[str, Re
 def _comparison_page(
     base: tuple[Profile, ...], candidate: tuple[Profile, ...], reading: Reading, command: str
 ) -> tuple[str, Report, list[TracedRun]]:
-    from dflash_bench.compare import compare_sides
+    from dflash_bench.compare import compare as compare_sides
     from dflash_bench.model import Sides
     from dflash_bench.report.comparison import comparison_report
     from dflash_bench.report.page import comparison_page
@@ -140,7 +140,8 @@ def _comparison_page(
     from dflash_bench.report.timeline import timeline_document
 
     (old, old_runs), (new, new_runs) = measured(base, reading), measured(candidate, reading)
-    found, judgements = compare_sides(Sides(old_runs, new_runs))
+    found = compare_sides(Sides(old_runs, new_runs))
+    judgements = found.judgements
     check_common(found)
     names = side_names(found)
     ranks = sorted({*found.base.info.ranks, *found.candidate.info.ranks})

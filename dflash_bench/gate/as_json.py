@@ -23,7 +23,7 @@ def gate_json(decision: Decision) -> str:
         "missing": [{"metric": name, "rank": rank} for name, rank in decision.missing],
         "warnings": [dataclasses.asdict(f) for f in decision.findings],
         "num_tests": decision.judgements.num_tests,
-        "false_discovery_rate": decision.judgements.rate,
+        "error_rate": decision.judgements.rate,
         "method": decision.judgements.method,
         "base": {**_side(decision.sides.base), "is_baseline": decision.sides.is_baseline},
         "candidate": _side(decision.sides.candidate),

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 from dflash_bench.gate.decision import Answer, Decision, Ruling
 from dflash_bench.gate.sheets import sentence
+from dflash_bench.model import Judgement, Verdict
 from dflash_bench.report.units import rank_text, symbol, text
 from dflash_bench.report.verdicts import interval_text, power_text
-from dflash_bench.stats.judgement import Judgement, Verdict
 
 
 def junit(decision: Decision) -> str:
@@ -48,7 +48,11 @@ def _case(suite: ElementTree.Element, check: Ruling) -> None:
 def _is_waved_through(check: Ruling) -> bool:
     """Whether it passes only because the policy says that what is open passes."""
     j = check.judgement
-    return check.outcome is Answer.PASS and j.verdict is Verdict.INCONCLUSIVE and not j.excludes_regression
+    return (
+        check.outcome is Answer.PASS
+        and j.verdict in (Verdict.INCONCLUSIVE, Verdict.DESCRIBED)
+        and not j.excludes_regression
+    )
 
 
 def _details(j: Judgement) -> str:

@@ -7,7 +7,7 @@
     budget = 4                          # further runs that the gate may make by itself
     inconclusive = "inconclusive"       # what it means: "inconclusive" (exit 4), "pass" or "fail"
     drift = 0.03                        # stated run-to-run drift, where no history and no repeats measure it
-    false_discovery_rate = 0.05
+    error_rate = 0.05
     baselines = "baselines"
 
     [tool.dflash-bench.gate.metrics]
@@ -33,7 +33,7 @@ from typing import Any
 from dflash_bench.errors import UsageError
 from dflash_bench.metrics.registry import spec
 from dflash_bench.model import Better, Figures
-from dflash_bench.stats.fdr import FALSE_DISCOVERY_RATE
+from dflash_bench.stats.families import ERROR_RATE
 from dflash_bench.stats.noise import Allowance
 from dflash_bench.stats.rules import MetricRule, Rules
 
@@ -81,36 +81,41 @@ class MetricPolicy:
                 return rank in ranks
 
 
-_DEFAULT_METRICS: Mapping[str, MetricPolicy] = {
+DEFAULT_METRICS: Mapping[str, MetricPolicy] = {
     name: MetricPolicy()
     for name in (
         "step.period",
         "step.lead",
-        "range.prepare_for_decode",
+        "cost.prepare_for_decode",
+        "host.busy_per_step",
         "alloc.step_share",
-        "launch.run_ahead_fraction",
-        "stall.total_per_step",
+        "dp.agreement_tax",
         "tokens.per_s",
-        "accept.length",
         "retracted",
         "consistency.bad",
     )
 }
-"""What is watched where the policy names no metrics: the step, its host part, how far the host runs ahead, and the
-counts that must not change."""
+"""What is watched where the policy names no metrics: the step, what the host costs in it and how far it runs ahead,
+what the slowest rank costs all, and the counts that must not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The whole policy; see the module's text for the keys."""
 
-    metrics: Mapping[str, MetricPolicy] = field(default_factory=lambda: dict(_DEFAULT_METRICS))
+    metrics: Mapping[str, MetricPolicy] = field(default_factory=lambda: dict(DEFAULT_METRICS))
     repeats: int = 3
     budget: int = 4
     inconclusive: OnInconclusive = OnInconclusive.INCONCLUSIVE
     drift: float | None = None
-    false_discovery_rate: float = FALSE_DISCOVERY_RATE
+    error_rate: float = ERROR_RATE
     baselines: Path = Path("baselines")
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The metrics that it names itself, by name and not by a pattern; none where it leaves the choice to us."""
+        own = () if self.metrics == DEFAULT_METRICS else self.metrics
+        return tuple(name for name in own if "*" not in name)
 
     def of(self, name: str) -> MetricPolicy | None:
         """What is said of a metric; None when it is not watched. An exact name wins over a pattern."""
@@ -126,7 +131,7 @@ class Policy:
     def rules(self, history: Figures | None = None, rate: float | None = None) -> Rules:
         """The same as rules of judgement."""
         own = {name: _rule(each) for name, each in self.metrics.items()}
-        return Rules(own, self.drift, history or {}, self.false_discovery_rate if rate is None else rate)
+        return Rules(own, self.drift, history or {}, self.error_rate if rate is None else rate, tuple(own))
 
 
 def _rule(own: MetricPolicy) -> MetricRule:
@@ -183,9 +188,12 @@ def _parsed(raw: dict[str, Any], where: str) -> Policy:
         "budget": _whole,
         "inconclusive": _on_inconclusive,
         "drift": _share,
-        "false_discovery_rate": _share,
+        "error_rate": _share,
         "baselines": _path,
     }
+    # the name of the key before version 0.2
+    if "false_discovery_rate" in raw:
+        raw = {"error_rate" if k == "false_discovery_rate" else k: v for k, v in raw.items()}
     return Policy(**_read(raw, readers, where))
 
 

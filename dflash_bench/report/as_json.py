@@ -16,10 +16,9 @@ from typing import Any
 
 from dflash_bench.metrics.measure import COLUMNS
 from dflash_bench.metrics.summary import figure, has_quantiles, summarise
-from dflash_bench.model import Change, Comparison, Finding, Metric, RunInfo, RunMetrics, Statistic, Table
+from dflash_bench.model import Change, Comparison, Finding, Judgements, Metric, RunInfo, RunMetrics, Statistic, Table
 from dflash_bench.report.sides import run_documents
 from dflash_bench.report.verdicts import judgement_rows
-from dflash_bench.stats.judgement import Judgements
 
 
 def metrics_json(runs: Sequence[RunMetrics]) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from dflash_bench.model import Change, Comparison, Unit
+from dflash_bench.model import Change, Comparison, Judgement, Judgements, Unit
 from dflash_bench.report.units import percent, readable
-from dflash_bench.stats.judgement import Judgement, Judgements
 
 KEY_METRICS = (
     "step.period",

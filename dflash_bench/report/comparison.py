@@ -9,7 +9,7 @@ from itertools import groupby, zip_longest
 
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Better, Change, Comparison, Interval, RunMetrics, Sides, Statistic, Unit
+from dflash_bench.model import Better, Change, Comparison, Interval, Judgements, RunMetrics, Sides, Statistic, Unit
 from dflash_bench.report.causes import CausePair, dry_causes, host_waits, paired, steps_of
 from dflash_bench.report.changes import change_texts, key_changes, pair_text, pooled_changes
 from dflash_bench.report.headline import sides_headline
@@ -33,7 +33,6 @@ from dflash_bench.report.table_sheets import tracing_sheet
 from dflash_bench.report.units import MISSING, milliseconds, rank_text, readable, symbol, text
 from dflash_bench.report.verdicts import verdict_line, verdict_sheet
 from dflash_bench.stats.composition import composition
-from dflash_bench.stats.judgement import Judgements
 
 _ARROW = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NONE: ""}
 _BY_RANK = (

@@ -14,7 +14,7 @@ import numpy as np
 from dflash_bench.errors import quoted
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Finding, RunInfo, RunMetrics, Sides, Unit
+from dflash_bench.model import Finding, Judgement, Judgements, RunInfo, RunMetrics, Sides, Unit
 from dflash_bench.report.causes import (
     GONE,
     WORTH_NAMING,
@@ -28,7 +28,6 @@ from dflash_bench.report.causes import (
 from dflash_bench.report.changes import Tone, change_texts, pair_text, tone
 from dflash_bench.report.sides import pooled
 from dflash_bench.report.units import percent, readable
-from dflash_bench.stats.judgement import Judgement, Judgements
 
 _LEADING = ("step.period", "tokens.per_s")
 """What a comparison is about, the first that there is a verdict on."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_bench import __version__
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure, has_quantiles, summarise
-from dflash_bench.model import Change, Comparison, Metric, RunMetrics, Unit
+from dflash_bench.model import Change, Comparison, Judgements, Metric, RunMetrics, Unit
 from dflash_bench.report import page_parts as parts
 from dflash_bench.report.as_json import comparison_document, metrics_document
 from dflash_bench.report.causes import dry_causes, host_waits, paired, steps_of
@@ -27,7 +27,6 @@ from dflash_bench.report.headline import Headline, run_headline, sides_headline
 from dflash_bench.report.sheets import by_section, captured, identity, warning_lines
 from dflash_bench.report.sides import run_metrics, run_rows, runs_note
 from dflash_bench.report.units import MISSING, rank_text, readable, symbol, text
-from dflash_bench.stats.judgement import Judgements
 
 if TYPE_CHECKING:
     from dflash_bench.metrics.reading import Reading

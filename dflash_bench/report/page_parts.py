@@ -10,14 +10,24 @@ import numpy as np
 
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Better, Comparison, FloatArray, Metric, RunInfo, RunMetrics, Sides, Unit, Value
+from dflash_bench.model import (
+    Better,
+    Comparison,
+    FloatArray,
+    Judgements,
+    Metric,
+    RunInfo,
+    RunMetrics,
+    Sides,
+    Unit,
+    Value,
+)
 from dflash_bench.report.changes import KEY_METRICS, Tone, change_texts, pair_text, tone
 from dflash_bench.report.charts import Curve, distribution_chart, map_image
 from dflash_bench.report.comparison import named_sides
 from dflash_bench.report.sides import pooled
 from dflash_bench.report.units import MISSING, with_unit
 from dflash_bench.run.request import is_repeatable, request_of
-from dflash_bench.stats.judgement import Judgements
 
 MAX_RANKS_IN_TABLES = 4
 """Ranks that stand in tables one by one; the map of ranks and the JSON have all of them."""

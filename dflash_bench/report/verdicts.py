@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from dflash_bench.model import Judgement, Judgements, Verdict
 from dflash_bench.report.sheets import Detail, Sheet
 from dflash_bench.report.units import MISSING, rank_text, symbol, text, with_unit
-from dflash_bench.stats.judgement import Judgement, Judgements, Verdict
 
 _FIRST = ("regressed", "improved", "inconclusive")
 _ORDER = (*map(Verdict, _FIRST), *(v for v in Verdict if v not in _FIRST))

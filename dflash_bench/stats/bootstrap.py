@@ -14,10 +14,9 @@ import numpy as np
 
 from dflash_bench.metrics.summary import statistic
 from dflash_bench.model import BoolArray, FloatArray, IntArray, Interval, Metric, Statistic
-from dflash_bench.stats.autocorrelation import block_length
+from dflash_bench.stats.shift import CONFIDENCE
 
-CONFIDENCE = 0.95
-MIN_BLOCKS = 5
+_MIN_BLOCKS = 5
 """Under this many steps a resample says nothing about their spread."""
 
 _MAX_RESAMPLES, _MIN_RESAMPLES, _SAMPLES_PER_METRIC = 1000, 200, 1_000_000
@@ -26,11 +25,11 @@ _MAX_RESAMPLES, _MIN_RESAMPLES, _SAMPLES_PER_METRIC = 1000, 200, 1_000_000
 def difference_interval(base: Metric, candidate: Metric, confidence: float = CONFIDENCE) -> Interval | None:
     """Percentile interval of statistic(candidate) − statistic(base), in the metric's unit, of these two runs alone.
 
-    None where there are no samples to draw from: single values, or fewer than `MIN_BLOCKS` steps on a side. The draw is
+    None where there are no samples to draw from: single values, or hardly any steps on a side. The draw is
     seeded by the metric's name, so the same profiles give the same interval.
     """
     resamples = int(np.clip(_SAMPLES_PER_METRIC // max(base.n, candidate.n, 1), _MIN_RESAMPLES, _MAX_RESAMPLES))
-    rng = np.random.default_rng(seed(base))
+    rng = np.random.default_rng(zlib.crc32(f"{base.name} {base.rank}".encode()))
     theirs, mine = draws(candidate, resamples, rng), draws(base, resamples, rng)
     if theirs is None or mine is None:
         return None
@@ -42,20 +41,15 @@ def difference_interval(base: Metric, candidate: Metric, confidence: float = CON
     return Interval(float(low), float(high), confidence)
 
 
-def seed(metric: Metric) -> int:
-    """The same for the same metric and rank, whatever the run."""
-    return zlib.crc32(f"{metric.name} {metric.rank}".encode())
-
-
 def draws(metric: Metric, resamples: int, rng: np.random.Generator) -> FloatArray | None:
     """float64 [resamples]: the metric's statistic over each resample, NaN where it has none.
 
-    None for a single value and for fewer than `MIN_BLOCKS` steps.
+    None for a single value and for fewer than `_MIN_BLOCKS` steps.
     """
     if metric.statistic is Statistic.VALUE:
         return None
     blocks = _blocks(metric)
-    if len(blocks) < MIN_BLOCKS:
+    if len(blocks) < _MIN_BLOCKS:
         return None
     n, length = len(blocks), block_length(_influence(metric, blocks))
     starts = rng.integers(0, n, size=(resamples, -(-n // length)))
@@ -137,3 +131,47 @@ def _gather(blocks: _Blocks, steps: IntArray) -> IntArray:
 def _one(metric: Metric, rows: IntArray) -> float | None:
     group: BoolArray | None = None if metric.group is None else metric.group[rows]
     return statistic(metric, metric.values[rows], group)
+
+
+def block_length(series: FloatArray) -> int:
+    """Steps to draw in a row (Politis and White 2004, corrected 2009, circular blocks).
+
+    ``series``: float64 [steps], what each step does to the statistic. The correlation is followed until it is lost in
+    the noise; the longer it reaches, the longer the blocks, up to a third of the run.
+    """
+    n = len(series)
+    limit = max(1, min(round(3 * n**0.5), n // 3))
+    covariance = _autocovariance(series, min(limit * 2, n - 1))
+    if covariance[0] <= 0:
+        return 1
+    reach = _reach(covariance / covariance[0], n)
+    lag = np.arange(1, min(2 * reach, len(covariance) - 1) + 1)
+    # a flat top, then a straight way down: the window that keeps the bias small
+    weight = np.clip(2 * (1 - lag / (2 * reach)), 0, 1) * covariance[lag]
+    spread = covariance[0] + 2 * weight.sum()
+    if spread <= 0:
+        return 1
+    length = ((2 * (2 * (weight * lag).sum()) ** 2) / (4 / 3 * spread**2)) ** (1 / 3) * n ** (1 / 3)
+    return int(np.clip(np.ceil(length), 1, limit))
+
+
+def _autocovariance(series: FloatArray, lags: int) -> FloatArray:
+    """float64 [lags + 1], by the fast Fourier transform."""
+    centred = series - series.mean()
+    size = 1 << (2 * len(centred) - 1).bit_length()
+    spectrum = np.fft.rfft(centred, size)
+    found: FloatArray = np.fft.irfft(np.abs(spectrum) ** 2, size)[: lags + 1] / len(centred)
+    return found
+
+
+def _reach(correlation: FloatArray, n: int) -> int:
+    """The last lag before a stretch of lags that are all lost in the noise; at least 1."""
+    noise = 2 * np.sqrt(np.log10(n) / n)
+    stretch = max(5, round(np.sqrt(np.log10(n))))
+    loud = np.flatnonzero(np.abs(correlation[1:]) >= noise) + 1
+    last = 0
+    for lag in loud:
+        if lag - last > stretch:
+            break
+        last = int(lag)
+    return max(1, last)

@@ -43,13 +43,13 @@ TOLERANCE: dict[Noise, Allowance] = {
 }
 """What a reader would call no change, where no policy says otherwise. `dflash-bench calibrate` measures better ones."""
 
-DRIFT: dict[Noise, Allowance] = {
-    Noise.RELATIVE: Allowance(0.03),
-    Noise.LEVEL: Allowance(0.03),
-    Noise.SHARE: Allowance(0.03),
+GROSS_DRIFT: dict[Noise, Allowance] = {
+    Noise.RELATIVE: Allowance(0.35),
+    Noise.LEVEL: Allowance(0.25),
+    Noise.SHARE: Allowance(0.15),
 }
-"""By how much a run may stray from its arm's level; two runs of one arm may so be twice that apart. 3 % is what the
-published measurements of this code path report (#47685)."""
+"""By how much a run may stray from its arm's level where nobody measured it: a host twice as fast or as slow is no news
+(`prepare_for_decode` of one code on one H200: 179 and 332 µs in two runs of an hour). Two runs differ by twice that."""
 
 
 def scale(kind: Noise, base: float, candidate: float, step_period: float | None) -> float:

@@ -1,16 +1,20 @@
-"""By how much the candidate's runs lie off the base's, and how sure that is. The unit of replication is the run.
+"""By how much the candidate lies off the base, and how sure that is: one function for each way to have measured it.
 
-With repeats
-    The estimate is the Hodges-Lehmann shift: the median of all differences between a run of one side and a run of the
-    other. Its error comes from a hierarchical bootstrap: runs are drawn with replacement, and in each run blocks of
-    steps. The plain form of that counts the spread inside a run twice (it is in the runs' figures already) and takes
-    too little spread between few runs; so the effects of the drawn runs are shrunk or stretched until the two levels
-    together have the variance that the runs' figures showed (Davison and Hinkley 1997, section 3.8). The interval is
-    estimate ± t · error, with Welch's degrees of freedom.
-
-With one run a side, or too few to measure a spread
-    Each side may stray from its arm's level by the stated drift, in whatever direction hurts: the interval from inside
-    the runs is widened by the drifts of both sides, and only what lies beyond them counts against chance.
+Runs (`of_runs`)
+    The run is what is repeated. Student's t of the runs' figures with the spread of both sides together. One run that
+    lies far outside all others of both sides is left out; with enough runs, the exact permutation test of the figures
+    has to agree, so that a machine with a fast and a slow mode is not taken for a change.
+Duets (`of_duets`)
+    Base and candidate took turns in one process (or in two that ran side by side), pair of blocks by pair: what the
+    host does to both falls out of the difference. Process after process, the mean of the pairs' differences (the
+    outer tenths trimmed, correlation between neighbours allowed for); then over processes, each of which has its own
+    luck. Two processes cannot say how large that luck is, so it starts from what was measured
+    (`LUCK`) and is learned from the processes as they become more.
+Sessions (`of_sessions`)
+    The candidate was measured in another session (machine, day, job) than the base: its median is one draw of what
+    sessions do, held against the medians of at least `MIN_SESSIONS` earlier ones (a prediction interval).
+One run a side (`of_pair`)
+    How far runs stray is not measured. With a learned or stated drift, what lies beyond the drift of both sides counts.
 """
 
 from __future__ import annotations
@@ -23,17 +27,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dflash_bench.model import FloatArray, IntArray, Interval
-from dflash_bench.stats.bootstrap import CONFIDENCE
-from dflash_bench.stats.repeats import Repeat
+from dflash_bench.model import Design, FloatArray, IntArray, Interval
 
-MIN_DEGREES = 4
-"""With fewer degrees of freedom between the runs than this, their spread is not known better than the stated drift."""
-MIN_OWN_RUNS = 4
-"""Where a side has fewer runs, both sides' runs together say how far runs spread."""
-MAX_ARRANGEMENTS = 20_000
-RESAMPLES = 2000
-"""The draws of a metric are the same in every comparison, so what few of them get wrong would be wrong for good."""
+CONFIDENCE = 0.95
+MIN_SESSIONS = 10
+LUCK = 1.0
+"""How much a process strays by its own luck, as a multiple of the error of a mean of 30 pairs; docs/verdicts.md tells
+what it was measured on."""
+LUCK_DEGREES = 6
+"""As many processes that belief is worth."""
+_LUCK_PAIRS = 30
+_TRIM = 0.1
+_MIN_PAIRS = 8
+_OUTLIER_LEVEL = 0.002
+_MAX_ARRANGEMENTS, _MIN_ARRANGEMENTS, _PERMUTATION_LEVEL = 20_000, 100, 0.025
 _KNOWN = 1e6
 
 
@@ -41,65 +48,105 @@ _KNOWN = 1e6
 class Shift:
     """Candidate − base, in the metric's unit.
 
-    ``error`` is the standard error of ``estimate``, with ``degrees`` of freedom; ``allowance`` is what drift is
-    allowed on top (0 where repeats measured the spread). ``run_spread`` is the standard deviation between runs of one
-    arm. ``p`` is two-sided. ``p_exact`` is the exact permutation test on the runs' figures; None where the fewest
-    permutations allow no verdict at 5 %. ``is_known`` is False where a run has too few events for an error.
+    ``error`` is the standard error of ``estimate``, with ``degrees`` of freedom; ``allowance`` is what drift is allowed
+    on top. ``spread`` is the standard deviation of one run (one process of a duet, one session). ``p`` is two-sided.
+    ``left_out``: runs that lie far off all others. ``pairs``: pairs of blocks behind a duet.
     """
 
     estimate: float
     error: float
     degrees: float
-    allowance: float
-    run_spread: float
     p: float
-    p_exact: float | None
-    interval: Interval
-    is_known: bool = True
+    design: Design
+    spread: float
+    allowance: float = 0.0
+    left_out: int = 0
+    pairs: int | None = None
 
-    @property
-    def is_widened(self) -> bool:
-        """Whether the interval rests on the stated drift, not on a measured spread."""
-        return self.allowance > 0
+    def interval(self, confidence: float = CONFIDENCE) -> Interval:
+        """Two-sided."""
+        half = self.allowance + t_quantile((1 + confidence) / 2, self.degrees) * self.error
+        return Interval(self.estimate - half, self.estimate + half, confidence)
 
 
-def shift(
-    base: Sequence[Repeat], candidate: Sequence[Repeat], drift: float, seed: int = 0, confidence: float = CONFIDENCE
-) -> Shift:
-    """Both sides have at least one run, ordered by figure. ``drift`` is in the metric's unit.
+def t_quantile(level: float, degrees: float) -> float:
+    """The t distribution's quantile."""
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-    Swapping the sides turns the sign and changes nothing else.
+    return float(stdtrit(min(degrees, _KNOWN), level))
+
+
+def _made(estimate: float, error: float, degrees: float, design: Design, spread: float, **more: float) -> Shift:
+    from scipy.special import stdtr
+
+    beyond = max(0.0, abs(estimate) - more.get("allowance", 0.0))
+    p = 2 * float(stdtr(min(degrees, _KNOWN), -beyond / error)) if error > 0 else float(beyond == 0)
+    pairs = int(more.pop("pairs")) if "pairs" in more else None
+    left_out = int(more.pop("left_out", 0))
+    return Shift(estimate, error, degrees, min(1.0, p), design, spread, more.get("allowance", 0.0), left_out, pairs)
+
+
+# ── several runs a side ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_runs(
+    base: Sequence[float] | FloatArray, candidate: Sequence[float] | FloatArray, least_spread: float = 0.0
+) -> Shift | None:
+    """From the runs' figures; None where they leave fewer than two degrees of freedom.
+
+    ``least_spread``: runs are never taken to be more alike than that. Swapping the sides turns the sign and nothing
+    else; the order of runs changes nothing.
     """
-    if len(base) + len(candidate) - 2 < MIN_DEGREES:
-        return _with_drift(base, candidate, drift, confidence)
-    spreads = _spreads(base, candidate)
-    error = _bootstrap_error(base, candidate, spreads, seed)
-    degrees = _degrees(spreads)
-    estimate = hodges_lehmann(base, candidate)
-    spread = math.sqrt(sum(s.variance for s in spreads) / 2)
-    return _made(estimate, error, degrees, 0.0, spread, permutation_p(base, candidate), confidence)
-
-
-def hodges_lehmann(base: Sequence[Repeat], candidate: Sequence[Repeat]) -> float:
-    """The median of all differences candidate − base between single runs."""
-    old, new = (np.array([r.figure for r in side]) for side in (base, candidate))
-    return float(np.median(new[:, None] - old[None, :]))
-
-
-def permutation_p(base: Sequence[Repeat], candidate: Sequence[Repeat]) -> float | None:
-    """Two-sided exact permutation test of the difference of means of the runs' figures; Mann-Whitney's test where there
-    are more than `MAX_ARRANGEMENTS` arrangements.
-
-    None where even the most extreme arrangement is no rarer than 5 %.
-    """
-    num = math.comb(len(base) + len(candidate), len(base))
-    if 2 / num > 1 - CONFIDENCE:
+    old, new = (np.sort(np.asarray(side, float)) for side in (base, candidate))
+    if len(old) + len(new) < 4 or not len(old) or not len(new):
         return None
-    old, new = (np.array([r.figure for r in side]) for side in (base, candidate))
-    if num > MAX_ARRANGEMENTS:
-        from scipy.stats import mannwhitneyu  # type: ignore[import-untyped]
+    whole = len(old) + len(new)
+    old, new = _without_outlier(old, new)
+    degrees = len(old) + len(new) - 2
+    squares = float(((old - old.mean()) ** 2).sum() + ((new - new.mean()) ** 2).sum())
+    spread = max(math.sqrt(squares / degrees), least_spread)
+    error = spread * math.sqrt(1 / len(old) + 1 / len(new))
+    left_out = whole - len(old) - len(new)
+    found = _made(float(new.mean() - old.mean()), error, degrees, Design.RUNS, spread, left_out=left_out)
+    exact = permutation_p(old, new)
+    return found if exact is None or exact <= _PERMUTATION_LEVEL else replace(found, p=max(found.p, exact))
 
-        return float(mannwhitneyu(old, new, alternative="two-sided").pvalue)
+
+def _without_outlier(old: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Both sides without the one run, if any, that lies far outside all others: of its own side and of the other.
+
+    A run at the other side's level is none: where a machine has two modes, those are the other mode. Lies far: by an
+    externally studentized residual at 0.2 % among all runs, and by more than half of the others' range.
+    """
+    from scipy.special import stdtr
+
+    every = np.concatenate([old, new])
+    degrees = len(every) - 3
+    if degrees < 3:
+        return old, new
+    for side, other, low in ((old, new, False), (old, new, True), (new, old, False), (new, old, True)):
+        if len(side) < 3:
+            continue
+        far, rest = (side[0], side[1:]) if low else (side[-1], side[:-1])
+        others = np.concatenate([rest, other])
+        gap = others.min() - far if low else far - others.max()
+        if gap <= 0.5 * np.ptp(others):
+            continue
+        squares = ((rest - rest.mean()) ** 2).sum() + ((other - other.mean()) ** 2).sum()
+        error = math.sqrt(squares / degrees * (1 + 1 / len(rest)))
+        if error == 0 or 2 * len(every) * stdtr(degrees, -abs(far - rest.mean()) / error) < _OUTLIER_LEVEL:
+            return (rest, new) if side is old else (old, rest)
+    return old, new
+
+
+def permutation_p(old: FloatArray, new: FloatArray) -> float | None:
+    """Two-sided exact permutation test of the difference of means of the runs' figures.
+
+    None where there are too few arrangements for 5 %, or more than need it: with many runs, Student's t knows enough.
+    """
+    num = math.comb(len(old) + len(new), len(old))
+    if not _MIN_ARRANGEMENTS <= num <= _MAX_ARRANGEMENTS:
+        return None
     every = np.concatenate([old, new])
     every = every - every.mean()
     means, seen = every[_arrangements(len(every), len(old))].mean(axis=1), every[: len(old)].mean()
@@ -115,112 +162,68 @@ def _arrangements(num: int, num_base: int) -> IntArray:
     return np.array(list(itertools.combinations(range(num), num_base)))
 
 
-def t_quantile(level: float, degrees: float) -> float:
-    """The t distribution's quantile."""
-    from scipy.special import stdtrit  # type: ignore[import-untyped]
-
-    return float(stdtrit(min(degrees, _KNOWN), level))
+# ── duets ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _t_tail(value: float, degrees: float) -> float:
-    from scipy.special import stdtr
+def of_duets(processes: Sequence[FloatArray], least_spread: float = 0.0) -> Shift | None:
+    """From the differences candidate − base of each process's pairs, in the order in which they were made.
 
-    return float(stdtr(min(degrees, _KNOWN), -value))
-
-
-def _with_drift(base: Sequence[Repeat], candidate: Sequence[Repeat], drift: float, confidence: float) -> Shift:
-    sides = (base, candidate)
-    seen = max(side[-1].figure - side[0].figure for side in sides) / 2
-    own = max(drift, seen)
-    allowance = sum(own / math.sqrt(len(side)) for side in sides)
-    error = math.sqrt(sum(np.mean([r.variance for r in side]) / len(side) for side in sides))
-    # a drift that holds for 95 % of all runs, and what their steps leave open
-    within = float(np.mean([r.variance for side in sides for r in side]))
-    spread = math.sqrt((own / t_quantile((1 + CONFIDENCE) / 2, _KNOWN)) ** 2 + within)
-    found = _made(hodges_lehmann(base, candidate), error, _KNOWN, allowance, spread, None, confidence)
-    # too few events to say how far they scatter: the interval is at least this wide, and nothing is told from chance
-    return found if all(r.is_noise_known for side in sides for r in side) else replace(found, p=1.0, is_known=False)
-
-
-def _made(
-    estimate: float,
-    error: float,
-    degrees: float,
-    allowance: float,
-    spread: float,
-    p_exact: float | None,
-    confidence: float,
-) -> Shift:
-    beyond = max(0.0, abs(estimate) - allowance)
-    p = 2 * _t_tail(beyond / error, degrees) if error > 0 else float(beyond == 0)
-    half = allowance + t_quantile((1 + confidence) / 2, degrees) * error
-    interval = Interval(estimate - half, estimate + half, confidence)
-    return Shift(estimate, error, degrees, allowance, spread, min(1.0, p), p_exact, interval)
-
-
-@dataclass(frozen=True, slots=True)
-class _Spread:
-    """How one run's figure varies on one side: ``variance`` between runs, ``degrees`` of freedom behind it, the
-    ``effects`` to draw runs from, and the factor for the noise from inside a run."""
-
-    num_runs: int
-    variance: float
-    degrees: int
-    effects: FloatArray
-    noise_factor: float
-
-
-def _spreads(base: Sequence[Repeat], candidate: Sequence[Repeat]) -> tuple[_Spread, _Spread]:
-    """Each side's own spread; where a side has too few runs, the spread of both together."""
-    sides = (base, candidate)
-    effects = [np.array([r.figure for r in side]) - np.mean([r.figure for r in side]) for side in sides]
-    degrees = [len(side) - 1 for side in sides]
-    if min(len(side) for side in sides) < MIN_OWN_RUNS:
-        effects = [np.sort(np.concatenate(effects))] * 2
-        degrees = [sum(degrees)] * 2
-    first, second = (_spread(*each) for each in zip(sides, effects, degrees, strict=True))
-    return first, second
-
-
-def _spread(side: Sequence[Repeat], effects: FloatArray, degrees: int) -> _Spread:
-    within = float(np.mean([r.variance for r in side]))
-    total, mean_square = float((effects**2).sum()) / degrees, float((effects**2).mean())
-    inside = min(within, total)
-    stretch = math.sqrt((total - inside) / mean_square) if mean_square > 0 else 0.0
-    # a trend that all runs share spreads their steps, but not their figures
-    return _Spread(len(side), total, degrees, effects * stretch, math.sqrt(inside / within) if within > 0 else 0.0)
-
-
-def _degrees(spreads: tuple[_Spread, _Spread]) -> float:
-    """Degrees of freedom of the difference (Welch 1947, Satterthwaite 1946)."""
-    if min(s.num_runs for s in spreads) < MIN_OWN_RUNS:
-        return spreads[0].degrees
-    parts = [s.variance / s.num_runs for s in spreads]
-    below = sum(part**2 / s.degrees for part, s in zip(parts, spreads, strict=True))
-    return sum(parts) ** 2 / below if below > 0 else _KNOWN
-
-
-def _bootstrap_error(
-    base: Sequence[Repeat], candidate: Sequence[Repeat], spreads: tuple[_Spread, _Spread], seed: int
-) -> float:
-    """The standard deviation of the shift over hierarchical resamples.
-
-    That of the difference of means: for normal runs the Hodges-Lehmann shift's is the same within 2 %, with heavy tails
-    it is smaller, and resampled from few runs it would come out too large.
+    ``processes``: float64 [pairs] each. None where no process has enough pairs.
     """
-    sides = list(zip((base, candidate), spreads, strict=True))
-    # the lower side always draws first: the same draws, whichever side is called base
-    is_swapped = [r.figure for r in base] > [r.figure for r in candidate]
-    rng = np.random.default_rng(seed)
-    low, high = (_resampled(runs, spread, rng) for runs, spread in (reversed(sides) if is_swapped else sides))
-    return float((high.mean(axis=1) - low.mean(axis=1)).std())
+    means = [_pairs_mean(d, least_spread) for d in processes if len(d) >= _MIN_PAIRS]
+    if not means:
+        return None
+    num = len(means)
+    values, errors, scatters, inner = (np.array(column) for column in zip(*means, strict=True))
+    within = float((errors**2).mean())
+    belief = within + LUCK * float((scatters**2).mean()) / _LUCK_PAIRS
+    between = float(values.var(ddof=1)) if num > 1 else 0.0
+    degrees = LUCK_DEGREES + num - 1
+    variance = max((LUCK_DEGREES * belief + (num - 1) * between) / degrees, within)
+    spread = max(math.sqrt(variance), least_spread)
+    total = min(degrees, float(inner.sum())) if num == 1 else degrees
+    pairs = sum(len(d) for d in processes if len(d) >= _MIN_PAIRS)
+    return _made(float(values.mean()), spread / math.sqrt(num), total, Design.DUET, spread, pairs=pairs)
 
 
-def _resampled(side: Sequence[Repeat], spread: _Spread, rng: np.random.Generator) -> FloatArray:
-    """float64 [resamples, runs]: figures of drawn runs, off their side's level."""
-    shape = (RESAMPLES, len(side))
-    effects = spread.effects[rng.integers(0, len(spread.effects), shape)]
-    width = min(len(r.noise) for r in side)
-    noise = np.stack([r.noise[:width] for r in side])
-    drawn = noise[rng.integers(0, len(side), shape), rng.integers(0, width, shape)]
-    return effects + drawn * spread.noise_factor
+def _pairs_mean(differences: FloatArray, least_spread: float) -> tuple[float, float, float, float]:
+    """The trimmed mean of a process's pairs, its error, the scatter of a single pair, and the degrees of freedom.
+
+    Tukey and McLaughlin (1963) for the trimming; the error allows for correlation between neighbouring pairs (Bartlett
+    weights), and never takes them to be better than independent.
+    """
+    num = len(differences)
+    cut = int(_TRIM * num)
+    ordered = np.sort(differences)
+    mean = float(ordered[cut : num - cut].mean())
+    drawn_in = np.clip(differences, ordered[cut], ordered[num - cut - 1]) if num > 2 * cut else differences
+    centred = drawn_in - drawn_in.mean()
+    variance = float((centred**2).sum()) / (num - 1)
+    lags = max(1, round(num ** (1 / 3)))
+    covariance = [float((centred[:-k] * centred[k:]).sum()) / num for k in range(1, lags + 1)]
+    memory = 2 * sum((1 - k / (lags + 1)) * c for k, c in enumerate(covariance, 1))
+    # what trimming takes off a normal distribution's spread is put back
+    factor = num / (num - 2 * cut)
+    long_run = variance + max(0.0, memory)
+    scatter = max(math.sqrt(long_run) * factor, least_spread)
+    return mean, scatter / math.sqrt(num), scatter, num - 2 * cut - 1
+
+
+# ── other sessions, single runs ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_sessions(medians: Sequence[float], candidate: Sequence[float], least_spread: float = 0.0) -> Shift | None:
+    """The median of a new session against those of earlier ones; None where they are fewer than `MIN_SESSIONS`."""
+    if len(medians) < MIN_SESSIONS or not len(candidate):
+        return None
+    earlier = np.asarray(medians, float)
+    spread = max(float(earlier.std(ddof=1)), least_spread)
+    error = spread * math.sqrt(1 + 1 / len(earlier))
+    estimate = float(np.median(candidate) - earlier.mean())
+    return _made(estimate, error, len(earlier) - 1, Design.SESSIONS, spread)
+
+
+def of_pair(base: float, candidate: float, drift: float, within: float) -> Shift:
+    """One run a side: each may stray from its arm's level by ``drift``; ``within``: the error from inside the runs."""
+    spread = math.hypot(drift / t_quantile((1 + CONFIDENCE) / 2, _KNOWN), within)
+    return _made(candidate - base, max(within, 1e-12), _KNOWN, Design.SINGLE, spread, allowance=2 * drift)

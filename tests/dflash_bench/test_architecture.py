@@ -36,6 +36,7 @@ STAGES = (
 """Top-level packages and modules in the order of the data; none imports a later one."""
 
 SHARED = {
+    "session",
     "duet",
     "__init__",
     "errors",

@@ -92,8 +92,12 @@ def test_old_runs_live_on_in_the_history(tmp_path):
     for k in range(4):
         path, after = save(tmp_path, [made(f"r{k}", k)], keep=2)
     assert [r.run for r in after.runs] == ["r2", "r3"]
-    assert len(read_baseline(path).figures()["step.period", 0]) == 4
-    assert len(read_baseline(path).figures()["step.period", None]) == 4
+    assert [e.run for e in read_baseline(path).history] == ["r0", "r1", "r2", "r3"]
+    (session,) = read_baseline(path).sessions()
+    assert session.day == after.history[0].created_utc[:10]
+    assert len(read_baseline(path).figures()["step.period", 0]) == 1, (
+        "runs of one session are one draw of what sessions do"
+    )
 
 
 def test_pruning_keeps_the_newest(tmp_path):

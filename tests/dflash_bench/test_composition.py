@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simulated_runs import KINDS, compare_both, metric, run
+from simulated_runs import KINDS, compare_both, compare_pair, metric, run
 
 from dflash_bench.baseline.folder import find, save
-from dflash_bench.compare import compare
 from dflash_bench.gate.decision import decide
 from dflash_bench.gate.policy import MetricPolicy, Policy
 from dflash_bench.model import Metric, Sides, Statistic, Unit
@@ -46,14 +45,14 @@ def test_the_share_of_each_kind_is_over_all_ranks_and_runs():
 )
 def test_a_comparison_of_unlike_steps_is_marked(base, candidate, is_marked):
     """The kinds may differ by two points; a run that does not tell its steps apart is not called unlike."""
-    found = compare(made_of(**base), made_of(**candidate))
+    found = compare_pair(made_of(**base), made_of(**candidate))
     assert ("different_composition" in codes(found)) == is_marked
     arms, _ = compare_both([made_of(**base)] * 2, [made_of(**candidate)] * 2)
     assert ("different_composition" in codes(arms)) == is_marked
 
 
 def test_the_warning_states_both_mixes():
-    (found,) = compare(made_of(decode=100), made_of(decode=90, eager=10)).findings
+    (found,) = compare_pair(made_of(decode=100), made_of(decode=90, eager=10)).findings
     assert "decode 100.0 % against 90.0 %, eager 0.0 % against 10.0 %" in found.text
 
 

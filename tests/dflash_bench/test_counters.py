@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from simulated_runs import compare_pair
 
 from dflash_bench.capture.recorder import EventRecorder, Origin
-from dflash_bench.compare import compare
 from dflash_bench.errors import DataError, SchemaError
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.ingest.steps import _read_steps
@@ -118,7 +118,7 @@ def test_what_tracing_cost_is_the_ratio_of_the_medians_with_and_without_a_tool(t
 
 
 def report_of(base: Profile, candidate: Profile) -> Report:
-    return comparison_report(compare(measure(base), measure(candidate)), detail=Detail(is_full=True))
+    return comparison_report(compare_pair(measure(base), measure(candidate)), detail=Detail(is_full=True))
 
 
 def test_a_comparison_shows_what_tracing_cost_each_side_or_says_that_nobody_measured_it(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_of_repeats_those_that_ran_without_a_tool_too_say_what_tracing_cost(tmp_
     """The median run, which stands for its side elsewhere, need not be the one that was made both ways."""
     median, other = (measure(profile_of(tmp_path, unprofiled=own, run=run)) for own, run in ((False, "a"), (True, "b")))
     sides = Sides((median, other), (median, median))
-    report = comparison_report(replace(compare(median, median), sides=sides), detail=Detail(is_full=True))
+    report = comparison_report(replace(compare_pair(median, median), sides=sides), detail=Detail(is_full=True))
     assert len(next(s for s in report.sheets if s.title == "What tracing cost").rows) == 1
     assert [line for line in report.lines if "tracing cost" in line] == [
         "tracing cost not measured for the candidate: run with --unprofiled"

@@ -9,7 +9,7 @@ import pytest
 from handmade import Call, Range, Work, write
 
 from dflash_bench.cli.sides import both_sides
-from dflash_bench.compare import compare_sides
+from dflash_bench.compare import compare
 from dflash_bench.duet import DuetMark, duet_mark
 from dflash_bench.errors import UsageError
 from dflash_bench.ingest.sources import IngestOptions, resolve
@@ -144,7 +144,8 @@ def test_one_word_of_several_duets_is_one_comparison_of_their_arms(duet, tmp_pat
         "turns-r1:control",
     ]
     base, candidate = (tuple(measure(p) for p in side) for side in both_sides("turns-*", None, options))
-    report = comparison_report(*compare_sides(Sides(base, candidate)))
+    found = compare(Sides(base, candidate))
+    report = comparison_report(found, found.judgements)
     assert report.title == "turns: topup → control"
     assert report.following == ("dflash-bench report turns-r1,turns-r2",)
     assert "2 processes × 3 pairs of blocks" in report.lines[-1]

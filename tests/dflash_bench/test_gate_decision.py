@@ -11,8 +11,7 @@ from simulated_runs import KINDS, STEP_NS, Truth, metric, run, side
 from dflash_bench.errors import DataError, ExitCode, UsageError
 from dflash_bench.gate.decision import Answer, decide, run_gate, wanted_runs
 from dflash_bench.gate.policy import MetricPolicy, OnInconclusive, Policy
-from dflash_bench.model import Sides
-from dflash_bench.stats.judgement import Verdict
+from dflash_bench.model import Sides, Verdict
 
 QUIET = Truth("step.period", STEP_NS, drift=0.002 * STEP_NS, jitter=0.02 * STEP_NS)
 NOISY = Truth("step.period", STEP_NS, drift=0.03 * STEP_NS, jitter=0.02 * STEP_NS)

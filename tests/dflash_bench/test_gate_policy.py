@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dflash_bench.errors import UsageError
-from dflash_bench.gate.policy import _DEFAULT_METRICS, MetricPolicy, OnInconclusive, Policy, RankScope, load_policy
+from dflash_bench.gate.policy import DEFAULT_METRICS, MetricPolicy, OnInconclusive, Policy, RankScope, load_policy
 from dflash_bench.metrics.registry import Noise, spec
 from dflash_bench.model import Better, Unit
 from dflash_bench.stats.noise import Allowance
@@ -35,7 +35,7 @@ def written(tmp_path, text, name="gate.toml"):
 def test_a_file_of_its_own_holds_the_keys_at_the_top(tmp_path):
     found = load_policy(written(tmp_path, WHOLE))
     assert (found.repeats, found.budget, found.inconclusive) == (5, 2, OnInconclusive.FAIL)
-    assert (found.drift, found.false_discovery_rate, str(found.baselines)) == (0.01, 0.1, "kept")
+    assert (found.drift, found.error_rate, str(found.baselines)) == (0.01, 0.1, "kept")
     assert found.metrics["step.period"] == MetricPolicy(
         relative=0.02, absolute=20_000, ranks=RankScope.POOLED, repeats=7
     )
@@ -103,6 +103,6 @@ def test_a_policy_that_is_not_there_is_named(tmp_path):
         load_policy(tmp_path / "none.toml")
 
 
-@pytest.mark.parametrize("name", list(_DEFAULT_METRICS))
+@pytest.mark.parametrize("name", list(DEFAULT_METRICS))
 def test_the_default_metrics_have_a_direction(name):
     assert spec(name).better is not Better.NONE

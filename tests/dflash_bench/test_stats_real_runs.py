@@ -1,46 +1,29 @@
-"""False verdicts on real runs: one code, one machine, ten runs, dealt to two arms in every possible way.
+"""False verdicts on real runs: one code, one machine, ten runs, dealt to two sides in every possible way.
 
 The runs are those of ``tests/data/gate-demo``: four ranks of the decode loop on a busy 2-core machine, so they are
-noisy, and nobody chose how. Every verdict other than "unchanged" and "inconclusive" is false.
+noisy, and nobody chose how. Every *improved* and *regressed* between them is false. The runs with 150 µs planted on
+rank 2 are the other way round: every deal in which it is not found is a miss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 from simulated_runs import judge_both
 
 from dflash_bench.metrics.measure import measure
-from dflash_bench.metrics.registry import Noise
-from dflash_bench.model import Better
+from dflash_bench.metrics.registry import spec
+from dflash_bench.metrics.summary import figure
+from dflash_bench.model import Verdict
 from dflash_bench.profile import open_profile
-from dflash_bench.stats.judgement import Verdict
-from dflash_bench.stats.noise import noise
-from dflash_bench.stats.repeats import Repeat, repeats
-from dflash_bench.stats.rules import Rules
-from dflash_bench.stats.shift import shift
-from dflash_bench.stats.verdict import conclude
+from dflash_bench.stats.shift import of_runs
 
 PROFILES = Path(__file__).parents[1] / "data" / "gate-demo" / "profiles"
 NAMES = [f"{arm}-r{k}" for arm in ("base", "same") for k in range(1, 6)]
 FALSE = (Verdict.IMPROVED, Verdict.REGRESSED)
-
-JUDGED = {
-    Noise.RELATIVE: ("step.period", "range.prepare_for_decode", "range.fill", "range.verify", "tokens.per_s"),
-    Noise.LEVEL: (
-        "step.lead",
-        "launch.lead",
-        "stall.total_per_step",
-        "sync.total_per_step",
-        "dp.wait",
-        "alloc.step_cost",
-    ),
-    Noise.SHARE: ("launch.run_ahead_fraction", "graph.run_ahead_fraction", "dp.straggler_share"),
-}
-"""Some of each kind: times with few and many samples, what is left between two times, shares of events."""
 
 
 @pytest.fixture(scope="module")
@@ -48,37 +31,40 @@ def runs():
     return [measure(open_profile(PROFILES / name)) for name in NAMES]
 
 
-def figures(runs, name) -> Iterator[list[Repeat]]:
-    """The ten runs as repeats, for each rank that has the metric and pooled."""
-    for rank in (None, 0, 1, 2, 3):
-        found = [repeats([run.find(name, rank)]) for run in runs]
-        if all(found):
-            yield [own for (own,) in found]
+@pytest.fixture(scope="module")
+def slow():
+    return [measure(open_profile(PROFILES / f"slow-r{k}")) for k in (1, 2, 3)]
 
 
-def dealt(ten: list[Repeat], num: int) -> Iterator[tuple[list[Repeat], list[Repeat]]]:
-    """Two arms of ``num`` runs each, in every way there is."""
-    for chosen in combinations(range(len(ten)), 2 * num):
-        for base in combinations(chosen, num):
-            sides = [k for k in chosen if k in base], [k for k in chosen if k not in base]
-            yield tuple(sorted((ten[k] for k in side), key=lambda r: r.figure) for side in sides)
+@pytest.mark.soak
+def test_at_most_5_percent_of_all_252_ways_to_deal_ten_runs_reach_5_percent(runs):
+    """Each judged metric and rank for itself, without any tolerance: nothing but the statistics stands in the way."""
+    shares = []
+    for key in dict.fromkeys((m.name, m.rank) for m in runs[0].metrics if spec(m.name).is_judged):
+        found = [m for run in runs if (m := run.find(*key)) is not None]
+        figures = [figure(m) for m in found]
+        if len(figures) < 10 or len(set(figures)) == 1:
+            continue
+        deals = [set(base) for base in combinations(range(10), 5)]
+        rare = [
+            of_runs([figures[k] for k in base], [figures[k] for k in range(10) if k not in base]).p <= 0.05
+            for base in deals
+        ]
+        shares.append(np.mean(rare))
+    assert len(shares) > 40
+    assert np.mean(shares) <= 0.05
 
 
-@pytest.mark.parametrize("kind", list(JUDGED))
-def test_at_most_5_percent_of_all_252_ways_to_deal_ten_runs_give_a_false_verdict(runs, kind):
-    """Without any tolerance, and each metric for itself: nothing but the statistics stands against a false verdict."""
-    for name in JUDGED[kind]:
-        assert noise(name) is kind
-        every = list(figures(runs, name))
-        assert every, name
-        for ten in every:
-            verdicts = [
-                conclude(found, 0.0, Better.LOWER, found.p, 0.05)[0]
-                for k, (base, candidate) in enumerate(dealt(ten, 5))
-                for found in [shift(base, candidate, 0.0, seed=k)]
-            ]
-            assert len(verdicts) == 252
-            assert sum(v in FALSE for v in verdicts) <= 0.05 * len(verdicts), name
+@pytest.mark.parametrize("deals", [5, pytest.param(200, marks=pytest.mark.soak)])
+def test_hardly_a_comparison_of_one_code_holds_a_false_verdict(runs, deals):
+    """As `compare` judges: all metrics and ranks at once. Three runs a side of a machine that interrupts its runs all the
+    time: costs differ by half from run to run, in two modes, and three runs cannot know that."""
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(deals):
+        order = rng.permutation(10)
+        found = judge_both([runs[k] for k in order[:3]], [runs[k] for k in order[3:6]])
+        wrong += any(j.verdict in FALSE for j in found.each)
+    assert wrong <= max(1, 0.15 * deals)
 
 
 def test_exact_counts_are_the_same_in_all_ten_runs(runs):
@@ -88,8 +74,12 @@ def test_exact_counts_are_the_same_in_all_ten_runs(runs):
         assert len(counts) == 1, name
 
 
-def test_base_against_same_gives_no_verdict_on_anything(runs):
-    """As `compare` judges: all metrics and ranks at once, with the tolerances and the correction that it has."""
-    found = judge_both(runs[:5], runs[5:], Rules())
-    assert found.num_tests > 100
-    assert [(j.metric, j.rank) for v in FALSE for j in found.of(v)] == []
+@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.soak)])
+def test_150_us_on_one_rank_of_four_are_found_by_three_runs_a_side(runs, slow, every):
+    """Of the 120 ways to choose three of the ten runs without the delay."""
+    found = []
+    for chosen in [*combinations(range(10), 3)][::every]:
+        judged = judge_both([runs[k] for k in chosen], slow)
+        worse = {j.rank for j in judged.of(Verdict.REGRESSED) if j.metric == "cost.prepare_for_decode"}
+        found.append(worse == {2})
+    assert np.mean(found) >= 0.95

@@ -1,4 +1,4 @@
-"""The shift between two arms: its interval covers as it says, and it does not care what it must not care about."""
+"""The shift between two sides: its interval covers as it says, and it does not care what it must not care about."""
 
 from __future__ import annotations
 
@@ -6,76 +6,176 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_runs import KINDS, Truth, metric
+from scipy.signal import lfilter
+from simulated_runs import KINDS, metric
 
-from dflash_bench.stats.autocorrelation import block_length
-from dflash_bench.stats.bootstrap import draws
-from dflash_bench.stats.repeats import Repeat, repeats
-from dflash_bench.stats.shift import hodges_lehmann, permutation_p, shift
+from dflash_bench.model import Design
+from dflash_bench.stats.bootstrap import block_length, draws
+from dflash_bench.stats.shift import of_duets, of_pair, of_runs, of_sessions, permutation_p
 
-
-def test_steps_that_drift_the_same_way_in_every_run_do_not_widen_the_interval():
-    """Warming up makes steps unlike each other, not runs."""
-    rng = np.random.default_rng(3)
-    ramp = np.linspace(-1e6, 1e6, 60)
-    truth = Truth("step.period", 1e7, drift=2e4, jitter=5e4)
-
-    def one():
-        found = metric(rng, truth)
-        return repeats(
-            [type(found)(found.name, None, found.unit, found.statistic, found.values + ramp, None, found.block)]
-        )
-
-    found = shift(*(sorted((one()[0] for _ in range(5)), key=lambda r: r.figure) for _ in range(2)), 0.0)
-    assert found.interval.high - found.interval.low < 3e5
+figures = st.lists(st.integers(-1_000_000, 1_000_000), min_size=2, max_size=6)
 
 
-figures = st.lists(st.integers(-1_000_000, 1_000_000), min_size=1, max_size=6)
-
-
-def made(values):
-    rng = np.random.default_rng(abs(hash(tuple(sorted(values)))) % 2**32)
-    return tuple(sorted((Repeat(float(v), rng.standard_normal(50)) for v in values), key=lambda r: r.figure))
-
-
-@given(figures, figures, st.integers(0, 50_000))
+@given(figures, figures)
 @settings(max_examples=60, deadline=None)
-def test_swapping_the_arms_turns_the_sign_and_nothing_else(base, candidate, drift):
-    there, back = (shift(a, b, drift, 7) for a, b in ((made(base), made(candidate)), (made(candidate), made(base))))
-    assert back.estimate == -there.estimate
-    assert back.p == pytest.approx(there.p, rel=1e-6, abs=1e-12) or base == candidate
-    if sorted(base) != sorted(candidate):
-        assert (back.interval.low, back.interval.high) == pytest.approx((-there.interval.high, -there.interval.low))
-        assert (back.p_exact is None) == (there.p_exact is None)
+def test_swapping_the_sides_turns_the_sign_and_nothing_else(base, candidate):
+    there, back = of_runs(base, candidate), of_runs(candidate, base)
+    assert back.estimate == pytest.approx(-there.estimate)
+    assert back.error == pytest.approx(there.error)
+    assert back.p == pytest.approx(there.p)
 
 
 @given(figures, figures, st.integers(-1_000_000, 1_000_000))
 @settings(max_examples=60, deadline=None)
-def test_adding_one_constant_to_both_arms_changes_nothing(base, candidate, constant):
-    plain = shift(made(base), made(candidate), 100.0, 7)
-    moved = [tuple(Repeat(r.figure + constant, r.noise) for r in made(side)) for side in (base, candidate)]
-    found = shift(*moved, 100.0, 7)
-    assert found.estimate == pytest.approx(plain.estimate)
-    assert found.error == pytest.approx(plain.error, rel=1e-9, abs=1e-6)
-    assert found.p == pytest.approx(plain.p, rel=1e-6, abs=1e-9)
+def test_adding_one_constant_to_both_sides_changes_nothing(base, candidate, constant):
+    plain = of_runs(base, candidate)
+    moved = of_runs([v + constant for v in base], [v + constant for v in candidate])
+    assert moved.estimate == pytest.approx(plain.estimate, abs=1e-6)
+    assert moved.error == pytest.approx(plain.error, rel=1e-9, abs=1e-6)
 
 
 def test_the_order_in_which_runs_were_made_changes_nothing():
     rng = np.random.default_rng(5)
-    base, candidate = ([metric(rng, KINDS["time"]) for _ in range(5)] for _ in range(2))
-    assert shift(repeats(base), repeats(candidate), 0.0) == shift(repeats(base[::-1]), repeats(candidate[::-1]), 0.0)
+    base, candidate = rng.standard_normal(5), rng.standard_normal(5)
+    assert of_runs(base, candidate) == of_runs(base[::-1], candidate[::-1])
 
 
-def test_the_hodges_lehmann_shift_is_the_median_of_all_pairs_by_hand():
-    # pairs: 10-1 10-2 10-4 20-1 20-2 20-4 = 9 8 6 19 18 16, sorted 6 8 9 16 18 19
-    assert hodges_lehmann(made([1, 2, 4]), made([10, 20])) == 12.5
+def test_two_runs_a_side_have_two_degrees_of_freedom_and_fewer_none():
+    assert of_runs([1.0, 2.0], [5.0, 6.0]).degrees == 2
+    assert of_runs([1.0, 2.0], [5.0]) is None
+    assert of_runs([1.0, 2.0, 3.0, 4.0], []) is None
+
+
+# ── one outlying run, two modes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_run_far_outside_all_others_is_left_out():
+    found = of_runs([7.8, 7.9, 8.2], [7.9, 640.8, 8.4])
+    assert found.left_out == 1
+    assert found.estimate == pytest.approx(0.18, abs=0.01)
+
+
+def test_a_run_at_the_level_of_the_other_side_is_another_mode_and_stays():
+    found = of_runs([10.0, 10.1, 9.9, 10.05, 9.95], [20.0, 20.1, 19.9, 20.05, 10.0])
+    assert found.left_out == 0
+    assert found.p > 0.003
+
+
+def test_one_outlying_run_does_not_blind_the_test():
+    """A shift of six spreads with five runs a side, one of which lies 20 spreads off."""
+    rng = np.random.default_rng(1)
+    found = 0
+    for _ in range(300):
+        base, candidate = rng.standard_normal(5), rng.standard_normal(5) + 6
+        (base if rng.random() < 0.5 else candidate)[0] += rng.choice([-20, 20])
+        found += of_runs(base, candidate).p <= 0.05 / 6
+    assert found >= 0.95 * 300
+
+
+# ── false alarms and cover ───────────────────────────────────────────────────────────────────────────────────────────
+
+NOISE = {
+    "normal": lambda rng, n: rng.standard_normal(n),
+    "heavy tails": lambda rng, n: rng.standard_t(5, n),
+    "two modes": lambda rng, n: 6.0 * (rng.random(n) < 0.5) + 0.5 * rng.standard_normal(n),
+    "outliers": lambda rng, n: rng.standard_normal(n) * np.where(rng.random(n) < 0.05, 10, 1),
+}
+
+
+@pytest.mark.parametrize("kind", list(NOISE))
+@pytest.mark.parametrize(("num_base", "num_candidate"), [(3, 3), (5, 3), (5, 5)])
+def test_at_most_6_percent_of_comparisons_of_one_code_reach_5_percent(kind, num_base, num_candidate):
+    rng = np.random.default_rng(2)
+    rare = [of_runs(NOISE[kind](rng, num_base), NOISE[kind](rng, num_candidate)).p <= 0.05 for _ in range(1500)]
+    assert np.mean(rare) <= 0.066
+
+
+def test_an_interval_of_runs_covers_the_truth_in_95_percent_of_trials():
+    rng = np.random.default_rng(3)
+    found = [of_runs(rng.standard_normal(5), rng.standard_normal(5)).interval() for _ in range(2000)]
+    assert 0.935 <= np.mean([i.low <= 0 <= i.high for i in found]) <= 0.96
+
+
+def pairs(rng, num, memory=0.0):
+    noise = lfilter([1], [1, -memory], rng.standard_normal(num + 50))[50:]
+    return noise * np.sqrt(1 - memory**2)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("luck", [0.0, 1.0])
+@pytest.mark.parametrize("processes", [2, 4])
+def test_an_interval_of_a_duet_covers_the_truth(memory, luck, processes):
+    """Pairs that resemble their neighbours, processes with a luck as large as the error of 30 pairs."""
+    rng = np.random.default_rng(4)
+    covers = 0
+    for _ in range(600):
+        made = [pairs(rng, 30, memory) + luck * rng.standard_normal() / 30**0.5 for _ in range(processes)]
+        interval = of_duets(made).interval()
+        covers += interval.low <= 0 <= interval.high
+    assert covers >= 0.93 * 600
+
+
+def test_a_duet_of_two_processes_finds_a_pair_noise_of_a_half():
+    rng = np.random.default_rng(5)
+    found = [of_duets([pairs(rng, 30) + 1.0 for _ in range(2)]).p <= 0.01 for _ in range(300)]
+    assert np.mean(found) >= 0.95
+
+
+def test_a_hiccup_in_one_pair_moves_a_duet_hardly():
+    rng = np.random.default_rng(6)
+    quiet = [pairs(rng, 30) for _ in range(2)]
+    loud = [d.copy() for d in quiet]
+    loud[0][3] += 1000.0
+    assert of_duets(loud).estimate == pytest.approx(of_duets(quiet).estimate, abs=0.2)
+    assert of_duets(loud).error < 2 * of_duets(quiet).error
+
+
+def test_a_duet_needs_pairs():
+    assert of_duets([np.zeros(3)]) is None
+    assert of_duets([]) is None
+
+
+def test_processes_that_disagree_widen_the_interval():
+    rng = np.random.default_rng(7)
+    alike, apart = [pairs(rng, 30) for _ in range(4)], [pairs(rng, 30) + shift for shift in (-3, -1, 1, 3)]
+    assert of_duets(apart).error > 3 * of_duets(alike).error
+
+
+# ── sessions, single runs ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("session", [0.0, 1.0, 2.0])
+def test_a_run_of_another_session_is_held_against_ten(session):
+    """Sessions that stray as far as runs, or twice: the prediction covers all the same."""
+    rng = np.random.default_rng(8)
+
+    def median_of_one(runs=3):
+        return float(np.median(session * rng.standard_normal() + rng.standard_normal(runs)))
+
+    rare = [of_sessions([median_of_one() for _ in range(10)], [median_of_one()]).p <= 0.05 for _ in range(1500)]
+    assert 0.035 <= np.mean(rare) <= 0.065
+
+
+def test_nine_sessions_are_too_few():
+    assert of_sessions([1.0] * 9, [1.0]) is None
+    assert of_sessions(np.arange(10.0), [4.5]).design is Design.SESSIONS
+
+
+def test_one_run_a_side_is_widened_by_the_drift_of_both():
+    found = of_pair(100.0, 104.1, 3.0, 0.0)
+    assert (found.interval().low, found.interval().high) == pytest.approx((4.1 - 6, 4.1 + 6))
+    assert found.p == 1.0
+
+
+# ── by hand ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_permutation_test_counts_arrangements_by_hand():
-    """Of the 70 ways to deal 8 runs into 4 and 4, only the seen one and its mirror lie so far apart."""
-    assert permutation_p(made([1, 2, 3, 4]), made([11, 12, 13, 14])) == pytest.approx(2 / 70)
-    assert permutation_p(made([1, 2, 3, 4]), made([1, 2, 3, 4])) == 1.0
-    assert permutation_p(made([1, 2, 3]), made([11, 12, 13])) is None, "2 of 20 is not rarer than 5 %"
+    """Of the 252 ways to deal 10 runs into 5 and 5, only the seen one and its mirror lie so far apart."""
+    low, high = np.arange(5.0), np.arange(5.0) + 10
+    assert permutation_p(low, high) == pytest.approx(2 / 252)
+    assert permutation_p(low, low) == 1.0
+    assert permutation_p(low[:4], high[:4]) is None, "70 ways say too little"
 
 
 def test_the_permutation_test_agrees_with_scipy():
@@ -85,28 +185,7 @@ def test_the_permutation_test_agrees_with_scipy():
     for _ in range(5):
         old, new = rng.standard_normal(5), rng.standard_normal(6) + 0.5
         theirs = permutation_test((old, new), lambda a, b: np.mean(b) - np.mean(a), n_resamples=np.inf).pvalue
-        assert permutation_p(made_of(old), made_of(new)) == pytest.approx(theirs)
-
-
-def made_of(values):
-    return tuple(Repeat(float(v), np.zeros(1)) for v in sorted(values))
-
-
-def test_with_many_runs_the_ranks_are_tested_instead():
-    rng = np.random.default_rng(8)
-    assert permutation_p(made_of(rng.standard_normal(12)), made_of(rng.standard_normal(12) + 9)) < 1e-4
-
-
-def test_one_run_a_side_is_widened_by_the_drift_of_both():
-    found = shift(made_of([100.0]), made_of([104.1]), 3.0)
-    assert (found.interval.low, found.interval.high) == pytest.approx((4.1 - 6, 4.1 + 6))
-    assert found.is_widened
-    assert found.p == 1.0
-
-
-def test_two_runs_a_side_that_lie_further_apart_than_the_drift_say_so_themselves():
-    found = shift(made_of([100.0, 140.0]), made_of([100.0, 101.0]), 1.0)
-    assert found.allowance == pytest.approx(2 * 20 / np.sqrt(2))
+        assert permutation_p(old, new) == pytest.approx(theirs)
 
 
 def test_longer_memory_means_longer_blocks():
