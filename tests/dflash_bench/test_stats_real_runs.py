@@ -57,8 +57,8 @@ def test_at_most_5_percent_of_all_252_ways_to_deal_ten_runs_reach_5_percent(runs
 
 @pytest.mark.parametrize("deals", [5, pytest.param(200, marks=pytest.mark.soak)])
 def test_hardly_a_comparison_of_one_code_holds_a_false_verdict(runs, deals):
-    """As `compare` judges: all metrics and ranks at once. Three runs a side of a machine that interrupts its runs all the
-    time: costs differ by half from run to run, in two modes, and three runs cannot know that."""
+    """As `compare` judges: all metrics and ranks at once. Three runs a side of a machine that interrupts its runs all
+    the time: costs differ by half from run to run, in two modes, and three runs cannot know that."""
     rng, wrong = np.random.default_rng(0), 0
     for _ in range(deals):
         order = rng.permutation(10)
