@@ -64,10 +64,12 @@ class Switches:
     )
 
     host_pages: bool = _change(
-        False, "(here)", "device tensors in preparation: free list, page tables and lengths lie in host arrays"
+        False, "this package", "device tensors in preparation: free list, page tables and lengths lie in host arrays"
     )
     step_graph: bool = _change(
-        False, "(here)", "every launch of a step but one: all device work is a graph, results lie in pinned memory"
+        False,
+        "this package",
+        "every launch of a step but one: all device work is a graph, results lie in pinned memory",
     )
 
     def __post_init__(self) -> None:

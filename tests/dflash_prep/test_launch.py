@@ -55,7 +55,7 @@ def test_a_rank_of_many_warms_up_alone(arm: str, rank: int) -> None:
 def test_the_ranks_of_a_host_take_its_gpus_in_turn(monkeypatch, num_gpus, local_ranks, expected) -> None:
     opened: list[int] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
-    monkeypatch.setattr(cuda_device, "CudaDevice", lambda index, *, reuse_events: opened.append(index))
+    monkeypatch.setattr(cuda_device, "CudaDevice", lambda index, **_streams: opened.append(index))
     for local_rank in local_ranks:
         open_devices("cuda", local_rank, specs("topup", "control"))
     assert opened == expected

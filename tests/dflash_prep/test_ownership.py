@@ -12,6 +12,8 @@ from pathlib import Path
 import dflash_prep
 
 COUNTERS = {"decode_batch_idx", "extend_batch_idx", "kv_committed_len", "kv_allocated_len", "spec_verify_ct"}
+ARRAYS = {"committed", "allocated", "joined", "verified"}
+"""The same counters where pages are kept on the host."""
 ROOT = Path(dflash_prep.__file__).parent
 
 # (file, scope, what) -> number of sites. Assignments of 0 (resets) and the fields' own defaults do not count.
@@ -25,7 +27,16 @@ ALLOWED = {
     ("state/lifetime.py", "alloc_for_extend", "extend_batch_idx"): 1,
     ("state/lifetime.py", "commit_accepted", "kv_committed_len"): 1,
     ("state/lifetime.py", "commit_accepted", "spec_verify_ct"): 1,
-    ("state/lifetime.py", "open_rows", "KVState()"): 1,
+    ("state/req_to_token.py", "ReqToTokenPool.kv_state", "KVState()"): 1,
+    ("state/host_pages.py", "HostRows.commit", "committed[]"): 1,
+    ("state/host_pages.py", "HostRows.commit", "verified[]"): 1,
+    ("state/host_pages.py", "HostKVState.kv_allocated_len", "allocated[]"): 1,
+    ("state/host_pages.py", "HostKVState.kv_committed_len", "committed[]"): 1,
+    ("state/host_pages.py", "HostRequest.kv", "joined[]"): 1,
+    ("state/host_pages.py", "HostRequest.kv", "verified[]"): 1,
+    ("state/host_pages.py", "HostRequest.decode_batch_idx", "joined[]"): 1,
+    ("state/host_pages.py", "HostRequest.spec_verify_ct", "verified[]"): 1,
+    ("state/host_prep.py", "HostPrep._allocate", "allocated[]"): 1,
     ("variants/pd_admission.py", "preallocate", "kv_committed_len"): 1,
     ("state/spec_alloc.py", "alloc_for_spec_decode", "kv_allocated_len"): 1,
 }
@@ -51,6 +62,8 @@ class Sites(ast.NodeVisitor):
         for target in targets:
             if isinstance(target, ast.Tuple | ast.List):
                 self._targets(target.elts, None)
+            elif isinstance(target, ast.Subscript) and getattr(target.value, "attr", None) in ARRAYS:
+                self._count(f"{target.value.attr}[]")
             elif isinstance(target, ast.Attribute) and target.attr in COUNTERS:
                 is_reset = isinstance(value, ast.Constant) and value.value == 0
                 if not is_reset:
@@ -107,6 +120,7 @@ class Worker:
         setattr(req, "spec_verify_ct", 1)
         req.extend_batch_idx = 0
         maybe_evict_swa(req)
+        self.rows.committed[row] += 1
 """
     assert dict(sites(source, "worker.py")) == {
         ("worker.py", "Worker.step", what): 1
@@ -116,5 +130,6 @@ class Worker:
             "decode_batch_idx",
             "spec_verify_ct",
             "maybe_evict_swa()",
+            "committed[]",
         )
     }
