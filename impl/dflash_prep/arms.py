@@ -69,7 +69,7 @@ class Switches:
     step_graph: bool = _change(
         False,
         "this package",
-        "every launch of a step but one: all device work is a graph, results lie in pinned memory",
+        "every launch of a step but one: its device work is a graph, results lie in pinned memory",
     )
 
     def __post_init__(self) -> None:

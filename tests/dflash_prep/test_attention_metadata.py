@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from dflash_prep.kernels.attention_metadata import (
     MetadataInputs,
     VerifyMetadata,
-    advance_seq_lens,
+    _advance_seq_lens,
+    _table_width,
     dcp_local_bound,
     dcp_local_lens,
     dcp_local_lens_from,
@@ -18,7 +19,6 @@ from dflash_prep.kernels.attention_metadata import (
     max_seq_len,
     plan_window,
     prepare_verify_metadata,
-    table_width,
 )
 
 POISON = -77
@@ -58,12 +58,12 @@ def test_the_longest_sequence_is_the_hosts_or_the_models_context_never_the_devic
     ],
 )
 def test_table_width_is_padded_to_both_kernels_blocks(max_tokens: int, P: int, expected: int) -> None:
-    assert table_width(max_tokens, P) == expected
+    assert _table_width(max_tokens, P) == expected
 
 
 def test_lengths_are_advanced_and_narrowed_into_the_captured_buffer() -> None:
     captured = torch.full((5,), POISON, dtype=torch.int32)
-    view = advance_seq_lens(torch.tensor([10, 20, 30]), 8, captured)
+    view = _advance_seq_lens(torch.tensor([10, 20, 30]), 8, captured)
     assert captured.tolist() == [18, 28, 38, POISON, POISON]
     assert view.data_ptr() == captured.data_ptr()
 

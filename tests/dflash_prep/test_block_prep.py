@@ -89,12 +89,12 @@ def test_the_public_function_refuses_a_batch_that_does_not_fit() -> None:
 
 def test_buffers_grow_by_doubling_from_32_and_stay_while_they_fit() -> None:
     buffers = BlockBuffers.allocate(0, 8, "cpu")
-    grown = buffers.fitting(5)
-    assert grown.capacity == 32
-    assert grown.fitting(32) is grown
-    assert grown.fitting(33).capacity == 64
-    assert grown.fitting(500).capacity == 500
-    assert not grown.host_lens.is_pinned()
+    _grown = buffers.fitting(5)
+    assert _grown.capacity == 32
+    assert _grown.fitting(32) is _grown
+    assert _grown.fitting(33).capacity == 64
+    assert _grown.fitting(500).capacity == 500
+    assert not _grown.host_lens.is_pinned()
 
 
 def test_draft_tokens_are_the_anchor_followed_by_the_drafts() -> None:

@@ -13,13 +13,13 @@ from dflash_prep.kernels.compact import (
     CompactLens,
     CompactWindow,
     RebuildInputs,
+    _rebuild_rows_packed,
     rebuild_compact,
     rebuild_legacy,
-    rebuild_rows_packed,
     rebuild_rows_torch,
     rebuild_rows_triton,
 )
-from dflash_prep.kernels.host_lens import HostLens, HostLensSource, committed_host_lens
+from dflash_prep.kernels.host_lens import HostLens, _HostLensSource, committed_host_lens
 
 POISON = -1
 
@@ -127,7 +127,7 @@ def test_fused_rebuild_is_bit_exact_with_legacy_and_leaves_the_tail(case: Case, 
     """T5."""
     inputs = case.inputs(device)
     legacy = rebuilt(case, inputs, rebuild_legacy)
-    for rebuild in (rebuild_rows_packed, rebuild_rows_torch, rebuild_rows_triton):
+    for rebuild in (_rebuild_rows_packed, rebuild_rows_torch, rebuild_rows_triton):
         assert torch.equal(rebuilt(case, inputs, rebuild), legacy)
     written = case.window.device_lens(inputs.seq_lens) + case.B
     for pool, end in zip(inputs.pool_indices.tolist(), written.tolist(), strict=True):
@@ -143,7 +143,7 @@ def test_every_batch_size_rebuilds_alike(bs: int, device: torch.device) -> None:
     case = Case(bs, 24, 8, 6, bs)
     inputs = case.inputs(device)
     legacy = rebuilt(case, inputs, rebuild_legacy)
-    for rebuild in (rebuild_rows_packed, rebuild_rows_torch, rebuild_rows_triton):
+    for rebuild in (_rebuild_rows_packed, rebuild_rows_torch, rebuild_rows_triton):
         assert torch.equal(rebuilt(case, inputs, rebuild), legacy)
 
 
@@ -166,7 +166,7 @@ def test_tables_may_be_slices_and_indices_strided(device: torch.device) -> None:
     table = torch.full((64, 140), POISON, dtype=torch.int32, device=device)
     target, pool, lens = whole.target_table[:, 16:], whole.pool_indices[::2], whole.seq_lens[::2] % 200
     expected = None
-    for rebuild in (rebuild_rows_packed, rebuild_rows_torch, rebuild_rows_triton):
+    for rebuild in (_rebuild_rows_packed, rebuild_rows_torch, rebuild_rows_triton):
         table.fill_(POISON)
         inputs = RebuildInputs(table[:, 10:130], target, pool, lens, whole.verify_slots[::2])
         prefix_lens = CASES[1].window.device_lens(lens)
@@ -195,7 +195,7 @@ def test_a_rebuild_told_in_numbers(device: torch.device) -> None:
 def test_the_public_rebuild_returns_device_lengths_and_host_lengths_that_dominate(fused: bool, bounded: bool) -> None:
     case = CASES[2]
     inputs = case.inputs(torch.device("cpu"))
-    reserved = HostLens((inputs.seq_lens + 2 * case.B).to(torch.int32), HostLensSource.RESERVED)
+    reserved = HostLens((inputs.seq_lens + 2 * case.B).to(torch.int32), _HostLensSource.RESERVED)
     ranges.use(ranges.NullSink())
     lens = rebuild_compact(case.window, inputs, reserved if bounded else None, fused=fused)
     assert ranges.emitted() == {"rebuild_compact": 1}
@@ -213,7 +213,7 @@ def test_a_draft_row_that_cannot_hold_window_and_block_is_refused_before_anythin
     narrow = full.draft_table[:, : case.window.min_draft_width(case.B) - 1]
     inputs = RebuildInputs(narrow, full.target_table, full.pool_indices, full.seq_lens, full.verify_slots)
     with pytest.raises(ValueError, match="too narrow"):
-        rebuild_compact(case.window, inputs, HostLens(full.seq_lens, HostLensSource.EXACT), fused=True)
+        rebuild_compact(case.window, inputs, HostLens(full.seq_lens, _HostLensSource.EXACT), fused=True)
     assert bool((full.draft_table == POISON).all())
 
 
@@ -222,7 +222,7 @@ def test_a_draft_row_that_cannot_hold_window_and_block_is_refused_before_anythin
 def test_on_a_gpu_legacy_waits_exactly_three_times_and_fused_never(case: Case, count_syncs, forbid_syncs) -> None:
     """Section 5.3 names the three: max().item(), the boolean mask, the copy of the lengths."""
     inputs = case.inputs(torch.device("cuda"))
-    host = HostLens((inputs.seq_lens + 2 * case.B).cpu(), HostLensSource.RESERVED)
+    host = HostLens((inputs.seq_lens + 2 * case.B).cpu(), _HostLensSource.RESERVED)
     prefix_lens = case.window.device_lens(inputs.seq_lens)
     rebuild_compact(case.window, inputs, host, fused=False)
     rebuild_compact(case.window, inputs, host, fused=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_prep.errors import OutOfPagesError
-from dflash_prep.state.decode_memory import decode_demand, fits, retract_until_it_fits
+from dflash_prep.state.decode_memory import _decode_demand, fits, retract_until_it_fits
 from dflash_prep.state.lifetime import alloc_for_extend, release
 from dflash_prep.state.paged_allocator import PagedAllocator
 from dflash_prep.state.pools import KVPools
@@ -34,13 +34,13 @@ def test_for_aligned_rows_the_demand_is_exactly_what_the_step_will_ask_for(pairs
         Request(i, committed, kv=KVState(i, ceil_to(max(allocated, committed), page_size), committed))
         for i, (allocated, committed) in enumerate(pairs)
     ]
-    demand = decode_demand(reqs, 16, page_size)
+    demand = _decode_demand(reqs, 16, page_size)
     assert demand == page_aligned_decode_alloc_lens(reqs, 16, page_size).num_needed
 
 
 def test_an_unaligned_row_is_asked_only_for_the_pages_it_does_not_have():
-    assert decode_demand([Request(0, 1000, kv=KVState(1, 1000, 1000))], 16, 256) == 0
-    assert decode_demand([Request(0, 1000, kv=KVState(1, 1010, 1010))], 16, 256) == 256
+    assert _decode_demand([Request(0, 1000, kv=KVState(1, 1000, 1000))], 16, 256) == 0
+    assert _decode_demand([Request(0, 1000, kv=KVState(1, 1010, 1010))], 16, 256) == 256
 
 
 def test_the_check_evicts_just_what_the_demand_is_short_of():
@@ -78,4 +78,4 @@ def test_a_request_that_does_not_fit_alone_is_an_error_that_names_it():
 
 def test_top_up_pages_are_nobodys_demand():
     reqs = [Request(0, 100, kv=KVState(1, 1024, 100))]
-    assert decode_demand(reqs, 16, 256) == 0
+    assert _decode_demand(reqs, 16, 256) == 0

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_prep.kernels.dp_moe_counts import DpMoeCountBuffers, DpMoeCounts, RankCounts, build_counts_legacy
+from dflash_prep.kernels.dp_moe_counts import DpMoeCountBuffers, RankCounts, _DpMoeCounts, build_counts_legacy
 
 COUNTS = RankCounts((3, 0, 7, 1), (3, 0, 2, 1))
 
 
-def values(counts: DpMoeCounts) -> tuple[list[int], list[int], list[int]]:
+def values(counts: _DpMoeCounts) -> tuple[list[int], list[int], list[int]]:
     return counts.num_token_non_padded.tolist(), counts.num_tokens.tolist(), counts.num_logprob_tokens.tolist()
 
 

@@ -8,7 +8,7 @@ from decoding import assert_right, decode, given, simulated_device
 from dflash_prep import workload as workloads
 from dflash_prep.arms import ARMS, parse_arm
 from dflash_prep.loop.agreement import AgreementGroup
-from dflash_prep.loop.assembly import RunSpec, build, padded_sizes
+from dflash_prep.loop.assembly import RunSpec, _padded_sizes, build
 from dflash_prep.loop.engine import Engine
 from dflash_prep.loop.faults import Fault, FaultError, FaultKind
 
@@ -136,6 +136,6 @@ def test_a_fault_is_stated_as_kind_and_step() -> None:
 
 
 def test_graphs_are_captured_for_small_sizes_multiples_of_eight_and_the_largest() -> None:
-    assert padded_sizes(36) == [1, 2, 4, 8, 16, 24, 32, 36]
-    assert padded_sizes(1) == [1]
-    assert padded_sizes(192)[-2:] == [184, 192]
+    assert _padded_sizes(36) == [1, 2, 4, 8, 16, 24, 32, 36]
+    assert _padded_sizes(1) == [1]
+    assert _padded_sizes(192)[-2:] == [184, 192]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_prep import ranges
-from dflash_prep.kernels.future_map import FutureMap, StaleFutureError
+from dflash_prep.kernels.future_map import FutureMap, _StaleFutureError
 
 ROWS = 9
 
@@ -77,15 +77,15 @@ def test_poison_marks_consumed_rows_and_catches_a_second_consumption() -> None:
     assert futures.new_seq_lens[rows].tolist() == [-1, -1]
     assert futures.output_tokens[rows].tolist() == [-1, -1]
     assert futures.new_seq_lens[2] == 20
-    with pytest.raises(StaleFutureError, match=r"\[7\]"):
+    with pytest.raises(_StaleFutureError, match=r"\[7\]"):
         futures.resolve_seq_lens(torch.tensor([2, 7]), torch.tensor([2, 7]), needs_cpu=False)
-    with pytest.raises(StaleFutureError, match=r"\[5\]"):
+    with pytest.raises(_StaleFutureError, match=r"\[5\]"):
         futures.resolve_bonus_tokens(torch.tensor([5]))
 
 
 def test_poison_catches_a_row_that_was_never_published() -> None:
     row = torch.tensor([8])
-    with pytest.raises(StaleFutureError):
+    with pytest.raises(_StaleFutureError):
         published(poison=True).resolve_seq_lens(row, row, needs_cpu=False)
 
 

@@ -9,7 +9,6 @@ import torch
 from dflash_prep.kernels.attention_metadata import MetadataInputs, VerifyMetadata, prepare_verify_metadata
 from dflash_prep.kernels.glue_graph import (
     Captured,
-    FrozenHostValueError,
     GlueBatch,
     GlueGraphs,
     GlueInputs,
@@ -17,6 +16,7 @@ from dflash_prep.kernels.glue_graph import (
     GlueMode,
     GlueRefusal,
     RowTier,
+    _FrozenHostValueError,
     glue_refusal,
 )
 
@@ -105,7 +105,7 @@ def test_a_host_value_that_changes_between_steps_is_refused_instead_of_frozen() 
     graphs.run(KEY, backend.prepare)
     graphs.run(KEY, backend.prepare)
     backend.max_len = 101
-    with pytest.raises(FrozenHostValueError, match="max_len"):
+    with pytest.raises(_FrozenHostValueError, match="max_len"):
         graphs.run(KEY, backend.prepare)
     assert len(graphs) == 0
 

@@ -17,7 +17,7 @@ from dflash_prep.state.pools import KVPools
 from dflash_prep.state.prefix_cache import ChunkCache, PrefixCache
 from dflash_prep.state.req_to_token import ReqToTokenPool
 from dflash_prep.state.request import Request
-from dflash_prep.state.topup import TOPUP_VARIABLE, TopUpDecision
+from dflash_prep.state.topup import _TOPUP_VARIABLE, TopUpDecision
 
 
 def pools_of(size: int = 64, ratio: int = 4, page_size: int = 4) -> KVPools:
@@ -126,9 +126,9 @@ def test_a_server_warns_of_the_skipped_top_up_only_where_the_variable_asked_for_
     text, pages, is_warned, caplog, monkeypatch
 ):
     if text is None:
-        monkeypatch.delenv(TOPUP_VARIABLE, raising=False)
+        monkeypatch.delenv(_TOPUP_VARIABLE, raising=False)
     else:
-        monkeypatch.setenv(TOPUP_VARIABLE, text)
+        monkeypatch.setenv(_TOPUP_VARIABLE, text)
     options = PrepOptions.from_environment(4)
     assert options.topup_pages == pages
     with caplog.at_level(logging.WARNING):

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from dflash_prep.kernels.host_lens import (
-    HostLensSource,
     HybridBackend,
     HybridDelegation,
     SpeculativeMode,
+    _HostLensSource,
     committed_host_lens,
     decide_needs_cpu_seq_lens,
     verify_host_lens,
@@ -85,19 +85,19 @@ EXACT, RESERVED, DEVICE = torch.tensor([10, 20]), torch.tensor([64, 64], dtype=t
 
 def test_exact_lengths_are_preferred_and_the_block_is_added_for_verify() -> None:
     committed = committed_host_lens(EXACT, RESERVED, DEVICE)
-    assert (committed.source, committed.lens.tolist()) == (HostLensSource.EXACT, [10, 20])
+    assert (committed.source, committed.lens.tolist()) == (_HostLensSource.EXACT, [10, 20])
     verify = verify_host_lens(EXACT, RESERVED, DEVICE, 8)
-    assert (verify.source, verify.lens.tolist(), verify.total) == (HostLensSource.EXACT, [18, 28], 46)
+    assert (verify.source, verify.lens.tolist(), verify.total) == (_HostLensSource.EXACT, [18, 28], 46)
 
 
 def test_in_gpu_only_mode_the_reservation_stands_as_it_is_because_it_holds_the_block_already() -> None:
     for each in (committed_host_lens(None, RESERVED, DEVICE), verify_host_lens(None, RESERVED, DEVICE, 8)):
-        assert (each.source, each.lens.tolist(), each.total) == (HostLensSource.RESERVED, [64, 64], 128)
+        assert (each.source, each.lens.tolist(), each.total) == (_HostLensSource.RESERVED, [64, 64], 128)
 
 
 def test_with_neither_the_device_is_asked() -> None:
     verify = verify_host_lens(None, None, DEVICE, 8)
-    assert (verify.source, verify.lens.tolist()) == (HostLensSource.BLOCKING, [18, 28])
+    assert (verify.source, verify.lens.tolist()) == (_HostLensSource.BLOCKING, [18, 28])
 
 
 @pytest.mark.gpu

@@ -30,13 +30,14 @@ ALLOWED = {
     ("state/req_to_token.py", "ReqToTokenPool.kv_state", "KVState()"): 1,
     ("state/host_pages.py", "HostRows.commit", "committed[]"): 1,
     ("state/host_pages.py", "HostRows.commit", "verified[]"): 1,
-    ("state/host_pages.py", "HostKVState.kv_allocated_len", "allocated[]"): 1,
-    ("state/host_pages.py", "HostKVState.kv_committed_len", "committed[]"): 1,
+    ("state/host_pages.py", "_HostKVState.kv_allocated_len", "allocated[]"): 1,
+    ("state/host_pages.py", "_HostKVState.kv_committed_len", "committed[]"): 1,
     ("state/host_pages.py", "HostRequest.kv", "joined[]"): 1,
     ("state/host_pages.py", "HostRequest.kv", "verified[]"): 1,
     ("state/host_pages.py", "HostRequest.decode_batch_idx", "joined[]"): 1,
     ("state/host_pages.py", "HostRequest.spec_verify_ct", "verified[]"): 1,
     ("state/host_prep.py", "HostPrep._allocate", "allocated[]"): 1,
+    ("state/staging.py", "fill_loop", "committed[]"): 1,  # a length buffer of the name
     ("variants/pd_admission.py", "preallocate", "kv_committed_len"): 1,
     ("state/spec_alloc.py", "alloc_for_spec_decode", "kv_allocated_len"): 1,
 }

@@ -25,8 +25,8 @@ from dflash_prep.kernels.sampler import (
     SoloGroup,
     TpGroup,
     VocabShard,
+    _draft_rows,
     agree_free_bytes,
-    draft_rows,
     eager_reason,
     sample_drafts,
     sample_greedy_eager,
@@ -102,8 +102,8 @@ def test_every_rank_gets_the_full_argmax() -> None:
     """T3: vocabulary 512, hidden 64, bs 3, B 8, 4 ranks, f32, seed 0."""
     generator = torch.Generator().manual_seed(0)
     weight, hidden = torch.randn(512, 64, generator=generator), torch.randn(24, 64, generator=generator)
-    expected = full_argmax(draft_rows(hidden, 8), weight)
-    for ids in folded_ids(hidden, weight, 8, 4) + eager_ids(draft_rows(hidden, 8), weight, 4):
+    expected = full_argmax(_draft_rows(hidden, 8), weight)
+    for ids in folded_ids(hidden, weight, 8, 4) + eager_ids(_draft_rows(hidden, 8), weight, 4):
         assert ids.dtype == torch.int64
         assert torch.equal(ids, expected)
 
@@ -113,10 +113,10 @@ def test_a_tie_across_the_shard_boundary_goes_to_the_first_id() -> None:
     weight = torch.zeros(256, 32)
     weight[[10, 200]] = 1
     hidden = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
-    expected = torch.where(draft_rows(hidden, 4).sum(dim=-1) > 0, 10, 0)
+    expected = torch.where(_draft_rows(hidden, 4).sum(dim=-1) > 0, 10, 0)
     assert set(expected.tolist()) == {0, 10}, "both a positive and a negative sum must occur"
-    for ids in folded_ids(hidden, weight, 4, 2) + eager_ids(draft_rows(hidden, 4), weight, 2):
-        assert torch.equal(ids, full_argmax(draft_rows(hidden, 4), weight))
+    for ids in folded_ids(hidden, weight, 4, 2) + eager_ids(_draft_rows(hidden, 4), weight, 2):
+        assert torch.equal(ids, full_argmax(_draft_rows(hidden, 4), weight))
         assert torch.equal(ids, expected)
 
 
@@ -137,8 +137,8 @@ def test_folded_and_eager_are_the_full_argmax_with_any_ties(
 ) -> None:
     """Invariant 13, with fewer ids than ranks too: such ranks have no base vocabulary."""
     weight, hidden = small_integers(vocab, 3, seed=seed, dtype=dtype), small_integers(bs * B, 3, seed=seed + 1)
-    expected = full_argmax(draft_rows(hidden, B), weight)
-    for ids in folded_ids(hidden, weight, B, size) + eager_ids(draft_rows(hidden, B), weight, size):
+    expected = full_argmax(_draft_rows(hidden, B), weight)
+    for ids in folded_ids(hidden, weight, B, size) + eager_ids(_draft_rows(hidden, B), weight, size):
         assert torch.equal(ids, expected)
 
 
@@ -158,7 +158,7 @@ def test_batch_sizes_share_one_samplers_static_buffers(bs: int) -> None:
     drafts = folded.drafts(bs)
     assert drafts.shape == (bs, 7)
     assert bs == 0 or drafts.data_ptr() == address
-    assert torch.equal(drafts.reshape(-1), full_argmax(draft_rows(hidden, 8), weight))
+    assert torch.equal(drafts.reshape(-1), full_argmax(_draft_rows(hidden, 8), weight))
 
 
 def test_a_batch_beyond_the_static_buffers_is_refused() -> None:
@@ -238,8 +238,8 @@ def test_eager_sampling_goes_in_chunks_of_256_rows_with_two_collectives_each() -
 
 
 def test_published_chunk_sizes() -> None:
-    assert sampler.CHUNK_ROWS == 256
-    assert sampler.CHUNK_ROWS_SOLO >= 1024
+    assert sampler._CHUNK_ROWS == 256
+    assert sampler._CHUNK_ROWS_SOLO >= 1024
 
 
 def setup(**changes: object) -> SamplerSetup:
@@ -249,7 +249,7 @@ def setup(**changes: object) -> SamplerSetup:
 
 def test_the_sampler_is_folded_unless_one_of_the_published_reasons_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Section 7.2."""
-    monkeypatch.delenv(sampler.EAGER_VARIABLE, raising=False)
+    monkeypatch.delenv(sampler._EAGER_VARIABLE, raising=False)
     assert eager_reason(setup()) is None
     assert eager_reason(setup(B=1)) is EagerReason.BLOCK
     assert eager_reason(setup(weight=None)) is EagerReason.NO_HEAD
@@ -262,11 +262,11 @@ def test_the_sampler_is_folded_unless_one_of_the_published_reasons_holds(monkeyp
 
 
 def test_the_environment_can_ask_for_the_eager_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(sampler.EAGER_VARIABLE, "1")
+    monkeypatch.setenv(sampler._EAGER_VARIABLE, "1")
     assert eager_reason(setup()) is EagerReason.ENVIRONMENT
-    monkeypatch.setenv(sampler.EAGER_VARIABLE, "0")
+    monkeypatch.setenv(sampler._EAGER_VARIABLE, "0")
     assert eager_reason(setup()) is None
-    monkeypatch.setenv(sampler.EAGER_VARIABLE, "yes")
+    monkeypatch.setenv(sampler._EAGER_VARIABLE, "yes")
     with pytest.raises(ValueError, match="must be 0 or 1"):
         eager_reason(setup())
 
@@ -329,7 +329,7 @@ def test_on_a_gpu_the_folded_sampler_lives_inside_a_cuda_graph(size: int, forbid
         with forbid_syncs():
             hidden.copy_(fresh)
             graphs[bs].replay()
-        expected = full_argmax(draft_rows(fresh[: bs * B], B), weight).view(bs, B - 1)
+        expected = full_argmax(_draft_rows(fresh[: bs * B], B), weight).view(bs, B - 1)
         for folded in samplers:
             assert torch.equal(folded.drafts(bs), expected)
 
@@ -355,7 +355,7 @@ def one_rank(backend: str, rank: int, size: int, store: str) -> None:
         graph.replay()
         torch.cuda.synchronize()
         del graph  # NCCL dissolves no group that a living graph still calls: the two would wait for each other
-    expected = full_argmax(draft_rows(hidden, 4), weight).view(5, 3)
+    expected = full_argmax(_draft_rows(hidden, 4), weight).view(5, 3)
     for ids in (folded.drafts(5), sample_drafts(hidden, head, group, 4, folded=None)):
         if not torch.equal(ids, expected):
             raise SystemExit(f"rank {rank}: {ids.tolist()} is not {expected.tolist()}")

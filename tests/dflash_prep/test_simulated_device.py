@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dflash_prep import ranges
-from dflash_prep.loop.simulated_device import COPY_NS, SimulatedClock, SimulatedDevice
+from dflash_prep.loop.simulated_device import _COPY_NS, SimulatedClock, SimulatedDevice
 from dflash_prep.ranges import NullSink
 
 
@@ -89,7 +89,7 @@ def test_a_result_is_there_when_the_copy_behind_the_forward_stream_is_done(devic
     pending = device.copy_result(tensor)
     tensor.zero_()
     assert pending.wait().tolist() == [1, 2]
-    assert now.ns == 400_000 + COPY_NS
+    assert now.ns == 400_000 + _COPY_NS
     device.drain()
     assert listener.calls[-1][0] == "cudaEventSynchronize"
     assert listener.work[-1][5] != listener.work[0][5]
@@ -125,15 +125,15 @@ def test_the_device_works_on_while_the_host_waits_for_it_in_the_middle_of_comput
     with device.forward_stream():
         now.ns += 1_000_000
         device.blocking_reads(1)
-        assert now.ns == 1_400_000 + COPY_NS
+        assert now.ns == 1_400_000 + _COPY_NS
     device.drain()
-    assert [work[2:4] for work in listener.work] == [(0, 1_400_000), (1_400_000, 1_400_000 + COPY_NS)]
+    assert [work[2:4] for work in listener.work] == [(0, 1_400_000), (1_400_000, 1_400_000 + _COPY_NS)]
 
 
 def test_a_blocking_read_keeps_the_host_until_the_forward_stream_is_empty(device, listener, now) -> None:
     device.graph("verify", lambda: None, 400).replay()
     device.blocking_reads(2)
-    assert now.ns == 400_000 + 2 * COPY_NS
+    assert now.ns == 400_000 + 2 * _COPY_NS
     assert [call[0] for call in listener.calls].count("cudaStreamSynchronize") == 2
 
 
@@ -145,7 +145,7 @@ def test_the_future_map_blocks_only_if_somebody_needs_host_lengths(device, now) 
     resolved = future.resolve_seq_lens(rows, rows, needs_cpu=False)
     assert (resolved.seq_lens.tolist(), resolved.seq_lens_cpu, now.ns) == ([10, 30], None, 0)
     assert future.resolve_seq_lens(rows, rows, needs_cpu=True).seq_lens_cpu.tolist() == [10, 30]
-    assert now.ns == 400_000 + COPY_NS
+    assert now.ns == 400_000 + _COPY_NS
 
 
 def test_a_sink_that_knows_no_device_is_told_nothing() -> None:

@@ -12,7 +12,7 @@ from dflash_prep.state.pools import KVPools
 from dflash_prep.state.prefix_cache import ChunkCache
 from dflash_prep.state.req_to_token import ReqToTokenPool
 from dflash_prep.state.request import KVState, Request
-from dflash_prep.state.spec_alloc import alloc_for_spec_decode, extend_demand
+from dflash_prep.state.spec_alloc import _extend_demand, alloc_for_spec_decode
 
 
 def pools_of(num_pages: int, page_size: int, width: int = 64, rows: int = 8) -> KVPools:
@@ -113,7 +113,7 @@ def test_a_step_that_cannot_be_served_is_refused_with_nothing_written(spans, nee
 
 
 def test_the_eviction_demand_counts_one_page_for_every_row_also_for_those_that_do_not_grow():
-    assert extend_demand(256, 3, 256) == 256 + 3 * 256
+    assert _extend_demand(256, 3, 256) == 256 + 3 * 256
 
 
 def test_a_short_free_list_is_found_before_the_kernel_would_read_past_its_end(monkeypatch):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dflash_prep.errors import SettingError
 from dflash_prep.state.request import KVState, Request, ceil_to, floor_to
 from dflash_prep.state.reservation import page_aligned_decode_alloc_lens
-from dflash_prep.state.topup import TOPUP_VARIABLE, TopUp, TopUpDecision, TopUpSetting, topup_from_environment
+from dflash_prep.state.topup import _TOPUP_VARIABLE, TopUp, TopUpDecision, _TopUpSetting, topup_from_environment
 
 
 def requests(*pairs: tuple[int, int]) -> list[Request]:
@@ -129,17 +129,17 @@ def test_a_step_takes_exactly_the_base_or_raises_everyone_within_row_and_guard(
 
 @pytest.mark.parametrize(("text", "pages"), [("0", 0), ("1", 1), ("8", 8), ("02", 2)])
 def test_the_variable_sets_the_pages_and_counts_as_asked_for(text, pages):
-    assert topup_from_environment({TOPUP_VARIABLE: text}) == TopUpSetting(pages, is_explicit=True)
+    assert topup_from_environment({_TOPUP_VARIABLE: text}) == _TopUpSetting(pages, is_explicit=True)
 
 
 def test_without_the_variable_two_pages_are_the_default_that_nobody_asked_for(monkeypatch):
-    monkeypatch.delenv(TOPUP_VARIABLE, raising=False)
-    assert topup_from_environment() == TopUpSetting(2, is_explicit=False)
-    monkeypatch.setenv(TOPUP_VARIABLE, "5")
-    assert topup_from_environment() == TopUpSetting(5, is_explicit=True)
+    monkeypatch.delenv(_TOPUP_VARIABLE, raising=False)
+    assert topup_from_environment() == _TopUpSetting(2, is_explicit=False)
+    monkeypatch.setenv(_TOPUP_VARIABLE, "5")
+    assert topup_from_environment() == _TopUpSetting(5, is_explicit=True)
 
 
 @pytest.mark.parametrize("text", ["9", "-1", "", "two", "1.5", "²", " 2"])
 def test_anything_else_is_an_error_that_names_variable_value_and_range(text):
-    with pytest.raises(SettingError, match=f"{TOPUP_VARIABLE}=.*whole number from 0"):
-        topup_from_environment({TOPUP_VARIABLE: text})
+    with pytest.raises(SettingError, match=f"{_TOPUP_VARIABLE}=.*whole number from 0"):
+        topup_from_environment({_TOPUP_VARIABLE: text})

@@ -33,7 +33,16 @@ def _load(tmp_path, text):
 
 
 def test_the_named_workloads_are_there_and_described() -> None:
-    assert workload.names() == ["churn", "dep16-bs192", "dep16-c2884", "dep32-c5768", "kv-tight", "smoke"]
+    assert workload.names() == [
+        "churn",
+        "dep16-bs192",
+        "dep16-c2884",
+        "dep32-c5768",
+        "kv-tight",
+        "short",
+        "short-bs192",
+        "smoke",
+    ]
     assert all(workload.descriptions().values())
 
 

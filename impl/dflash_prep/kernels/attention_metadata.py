@@ -15,9 +15,9 @@ if HAS_TRITON:
     import triton
     import triton.language as tl
 
-TABLE_KERNEL_TOKENS = 4096
+_TABLE_KERNEL_TOKENS = 4096
 """Tokens of one request whose pages one program of the page-table kernel looks up."""
-ATTENTION_KERNEL_TOKENS = 128
+_ATTENTION_KERNEL_TOKENS = 128
 """Tokens per block of the attention kernel that reads the table; it reads whole blocks of entries."""
 
 
@@ -38,9 +38,9 @@ def max_seq_len(
     return longest + T
 
 
-def table_width(max_tokens: int, page_size: int) -> int:
+def _table_width(max_tokens: int, page_size: int) -> int:
     """Block-table columns for `max_tokens`, padded up to a multiple of both kernels' entries per block."""
-    entries = math.lcm(max(1, TABLE_KERNEL_TOKENS // page_size), max(1, ATTENTION_KERNEL_TOKENS // page_size))
+    entries = math.lcm(max(1, _TABLE_KERNEL_TOKENS // page_size), max(1, _ATTENTION_KERNEL_TOKENS // page_size))
     pages = -(-max_tokens // page_size)
     return -(-pages // entries) * entries
 
@@ -56,7 +56,7 @@ class VerifyMetadata:
     @classmethod
     def allocate(cls, capacity: int, max_tokens: int, page_size: int, device: torch.device | str) -> "VerifyMetadata":
         """For `capacity` requests of at most `max_tokens` tokens, block included."""
-        width = table_width(max_tokens, page_size)
+        width = _table_width(max_tokens, page_size)
         return cls(
             torch.zeros(capacity, dtype=torch.int32, device=device),
             torch.full((capacity, width), -1, dtype=torch.int32, device=device),
@@ -83,19 +83,19 @@ def prepare_verify_metadata(inputs: MetadataInputs, T: int, out: VerifyMetadata,
     if bs > out.seq_lens_k.numel():
         raise ValueError(f"{bs} requests do not fit verify metadata for {out.seq_lens_k.numel()}")
     if fused:
-        lens = advance_seq_lens(inputs.seq_lens, T, out.seq_lens_k)
+        lens = _advance_seq_lens(inputs.seq_lens, T, out.seq_lens_k)
     else:
         lens = (inputs.seq_lens + T).to(torch.int32)
         out.seq_lens_k[:bs].copy_(lens)
-    fill_block_table(inputs, lens, out)
+    _fill_block_table(inputs, lens, out)
 
 
-def advance_seq_lens(seq_lens: torch.Tensor, T: int, out: torch.Tensor) -> torch.Tensor:
+def _advance_seq_lens(seq_lens: torch.Tensor, T: int, out: torch.Tensor) -> torch.Tensor:
     """out[:bs] = seq_lens + T, int64 -> int32 through `out=`: one kernel, no temporary. Returns the view out[:bs]."""
     return torch.add(seq_lens, T, out=out[: seq_lens.numel()])
 
 
-def fill_block_table(inputs: MetadataInputs, lens: torch.Tensor, out: VerifyMetadata) -> None:
+def _fill_block_table(inputs: MetadataInputs, lens: torch.Tensor, out: VerifyMetadata) -> None:
     """block_table[i, p] = req_to_token[pool_i, p * P] // P for p < ceil(lens_i / P); other entries stay.
 
     `lens` int32 [bs].
@@ -145,7 +145,7 @@ def fill_block_table_triton(inputs: MetadataInputs, lens: torch.Tensor, out: Ver
     bs, width = lens.numel(), out.block_table.shape[1]
     if bs == 0:
         return
-    entries = triton.next_power_of_2(max(1, TABLE_KERNEL_TOKENS // out.page_size))
+    entries = triton.next_power_of_2(max(1, _TABLE_KERNEL_TOKENS // out.page_size))
     _block_table_kernel[(bs, triton.cdiv(width, entries))](
         inputs.req_to_token,
         inputs.pool_indices.contiguous(),

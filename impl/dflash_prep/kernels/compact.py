@@ -19,7 +19,7 @@ if HAS_TRITON:
     import triton
     import triton.language as tl
 
-REBUILD_BLOCK = 256
+_REBUILD_BLOCK = 256
 """Columns copied per loop turn of the fused kernel, as published."""
 
 
@@ -98,7 +98,7 @@ def rebuild_compact(window: CompactWindow, inputs: RebuildInputs, host: HostLens
         else:
             _check_width(window, inputs)
             prefix_lens = window.device_lens(inputs.seq_lens)
-            rebuild_rows_packed(inputs, inputs.seq_lens - prefix_lens, prefix_lens)
+            _rebuild_rows_packed(inputs, inputs.seq_lens - prefix_lens, prefix_lens)
         return CompactLens(prefix_lens, prefix_lens.cpu() if host is None else window.host_bound(host.lens))
 
 
@@ -119,11 +119,11 @@ def _check_width(window: CompactWindow, inputs: RebuildInputs) -> None:
 
 def rebuild_legacy(inputs: RebuildInputs, prefix_lens: torch.Tensor) -> torch.Tensor:
     """The whole path before #31468: three synchronisations. Returns the exact lengths on the CPU, int32 [bs]."""
-    rebuild_rows_packed(inputs, inputs.seq_lens - prefix_lens, prefix_lens)
+    _rebuild_rows_packed(inputs, inputs.seq_lens - prefix_lens, prefix_lens)
     return prefix_lens.cpu()  # sync 3
 
 
-def rebuild_rows_packed(inputs: RebuildInputs, suffix_start: torch.Tensor, prefix_lens: torch.Tensor) -> None:
+def _rebuild_rows_packed(inputs: RebuildInputs, suffix_start: torch.Tensor, prefix_lens: torch.Tensor) -> None:
     """Rectangle, mask, pack, assign twice (section 5.3). `suffix_start` int64, `prefix_lens` int32 [bs].
 
     Synchronises the host exactly twice on a GPU: `item()` and the mask's hidden nonzero.
@@ -216,5 +216,5 @@ def rebuild_rows_triton(inputs: RebuildInputs, suffix_start: torch.Tensor, prefi
         inputs.verify_slots.stride(0),
         inputs.draft_table.stride(0),
         B=B,
-        BLOCK=REBUILD_BLOCK,
+        BLOCK=_REBUILD_BLOCK,
     )

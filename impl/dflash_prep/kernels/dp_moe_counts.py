@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-STAGING_DEPTH = 2
+_STAGING_DEPTH = 2
 """A slot is reused two steps later; by then the host has synchronised that step's result, which fences its copies."""
 
 
@@ -21,7 +21,7 @@ class RankCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class DpMoeCounts:
+class _DpMoeCounts:
     """The same on the device."""
 
     num_token_non_padded: torch.Tensor  # int32 [1], this rank's tokens without padding
@@ -29,10 +29,10 @@ class DpMoeCounts:
     num_logprob_tokens: torch.Tensor  # int64 [dp]
 
 
-def build_counts_legacy(counts: RankCounts, rank: int, B: int, device: torch.device | str) -> DpMoeCounts:
+def build_counts_legacy(counts: RankCounts, rank: int, B: int, device: torch.device | str) -> _DpMoeCounts:
     """Three new tensors from lists, three pageable copies; agreed token counts are in requests and scaled by B."""
     scaled = [n * B for n in counts.num_tokens]
-    return DpMoeCounts(
+    return _DpMoeCounts(
         torch.tensor([scaled[rank]], dtype=torch.int32, device=device),
         torch.tensor(scaled, dtype=torch.int64, device=device),
         torch.tensor(counts.num_logprob_tokens, dtype=torch.int64, device=device),
@@ -53,13 +53,13 @@ class DpMoeCountBuffers:
                 torch.zeros((2, dp), dtype=torch.int64, pin_memory=pinned),
                 torch.zeros(1, dtype=torch.int32, pin_memory=pinned),
             )
-            for _ in range(STAGING_DEPTH)
+            for _ in range(_STAGING_DEPTH)
         ]
         self._turn = 0
         self._shipped: RankCounts | None = None
-        self._views = DpMoeCounts(self._device_own, self._device_counts[0], self._device_counts[1])
+        self._views = _DpMoeCounts(self._device_own, self._device_counts[0], self._device_counts[1])
 
-    def update(self, counts: RankCounts) -> DpMoeCounts:
+    def update(self, counts: RankCounts) -> _DpMoeCounts:
         """The same three tensors at every call, holding `counts`; two copies that do not block, none if unchanged.
 
         ValueError if `counts` is not for this many ranks.
@@ -72,7 +72,7 @@ class DpMoeCountBuffers:
 
     def _ship(self, counts: RankCounts) -> None:
         staged, own = self._staging[self._turn]
-        self._turn = (self._turn + 1) % STAGING_DEPTH
+        self._turn = (self._turn + 1) % _STAGING_DEPTH
         staged.numpy()[:] = ([n * self._B for n in counts.num_tokens], counts.num_logprob_tokens)
         own.numpy()[0] = counts.num_tokens[self._rank] * self._B
         self._device_counts.copy_(staged, non_blocking=True)

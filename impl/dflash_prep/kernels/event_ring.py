@@ -25,7 +25,7 @@ class Event(Protocol):
     def synchronize(self) -> None: ...
 
 
-class EventSource(Protocol):
+class _EventSource(Protocol):
     """Where a step draws its events from."""
 
     def next(self) -> Event: ...
@@ -51,7 +51,7 @@ class EventRing:
         return event
 
 
-class FreshEvents:
+class _FreshEvents:
     """Before #31698: a new event at every draw."""
 
     def __init__(self, create: Callable[[], Event] = torch.cuda.Event) -> None:
@@ -61,15 +61,15 @@ class FreshEvents:
         return self._create()
 
 
-def event_source(depth: int, *, reuse: bool, create: Callable[[], Event] = torch.cuda.Event) -> EventSource:
+def event_source(depth: int, *, reuse: bool, create: Callable[[], Event] = torch.cuda.Event) -> _EventSource:
     """A ring (#31698), or fresh events (legacy)."""
-    return EventRing(depth, create) if reuse else FreshEvents(create)
+    return EventRing(depth, create) if reuse else _FreshEvents(create)
 
 
 class ReadDoneMailbox:
     """The latest `read_done` of one runner; taking it empties the box, so that an old record never passes for new."""
 
-    def __init__(self, events: EventSource) -> None:
+    def __init__(self, events: _EventSource) -> None:
         self._events = events
         self._pending: Event | None = None
 

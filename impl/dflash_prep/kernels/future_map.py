@@ -14,12 +14,12 @@ from dflash_prep.ranges import Range, span
 POISON = -1
 
 
-class StaleFutureError(RuntimeError):
+class _StaleFutureError(RuntimeError):
     """A row was gathered that nobody published since it was last consumed (poison mode only)."""
 
 
 @dataclass(frozen=True, slots=True)
-class ResolvedLens:
+class _ResolvedLens:
     """Lengths at the start of a step."""
 
     seq_lens: torch.Tensor  # int64 [bs], device, exact
@@ -66,7 +66,7 @@ class FutureMap:
 
     def resolve_seq_lens(
         self, future_indices: torch.Tensor | None, pool_indices_cpu: torch.Tensor, *, needs_cpu: bool
-    ) -> ResolvedLens | None:
+    ) -> _ResolvedLens | None:
         """The exact lengths of this batch, on the current (schedule) stream; None when there is no future to resolve.
 
         `future_indices` int64 [bs] device, `pool_indices_cpu` the same rows as int64 [bs] CPU. Without `needs_cpu` the
@@ -80,7 +80,7 @@ class FutureMap:
             seq_lens = self.new_seq_lens[future_indices]
             host = self._copy_to_host()[pool_indices_cpu] if needs_cpu else None
             self._consume(self.new_seq_lens, future_indices, seq_lens)
-            return ResolvedLens(seq_lens, host, None if host is None else int(host.sum()))
+            return _ResolvedLens(seq_lens, host, None if host is None else int(host.sum()))
 
     def resolve_bonus_tokens(self, future_indices: torch.Tensor) -> torch.Tensor:
         """The anchors int64 [bs] of this step, on the current (forward) stream."""
@@ -103,7 +103,7 @@ class FutureMap:
             return
         stale = gathered < 0
         if bool(stale.any()):
-            raise StaleFutureError(
+            raise _StaleFutureError(
                 f"rows {indices[stale].tolist()} were gathered before anything was published for them"
             )
         buffer[indices] = POISON

@@ -23,7 +23,7 @@ PADDED_SEQ_LEN = 1
 Metadata = TypeVar("Metadata")
 
 
-class FrozenHostValueError(RuntimeError):
+class _FrozenHostValueError(RuntimeError):
     """A metadata preparation computes something on the host that changes from step to step; it cannot be captured."""
 
 
@@ -152,7 +152,7 @@ class GlueGraphs(Generic[Metadata]):
     def run(self, key: GlueKey, prepare: Callable[[], Metadata]) -> Metadata:
         """Prepare the metadata of this replay and return it, eagerly or by graph.
 
-        `prepare` must read and write static buffers only. Raises FrozenHostValueError when its host values differ
+        `prepare` must read and write static buffers only. Raises _FrozenHostValueError when its host values differ
         between the eager runs and the capture.
         """
         captured = self._graphs.get(key)
@@ -183,7 +183,7 @@ def _require_equal_host_values(runs: Sequence[Any], key: GlueKey) -> None:
     for each in runs[1:]:
         changed = sorted(name for name, value in _host_values(each).items() if value != first[name])
         if changed:
-            raise FrozenHostValueError(
+            raise _FrozenHostValueError(
                 f"{', '.join(changed)} of the metadata for {key} changes between steps on the host"
             )
 

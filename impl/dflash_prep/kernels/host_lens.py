@@ -44,13 +44,13 @@ class HybridBackend:
             case HybridDelegation.ABSENT:
                 return True
             case HybridDelegation.UNION:
-                return backend_needs_cpu(self.prefill) or backend_needs_cpu(self.decode)
+                return _backend_needs_cpu(self.prefill) or _backend_needs_cpu(self.decode)
             case HybridDelegation.BY_MODE:
-                asks_prefill = self.mode is SpeculativeMode.PREFILL and backend_needs_cpu(self.prefill)
-                return backend_needs_cpu(self.decode) or asks_prefill
+                asks_prefill = self.mode is SpeculativeMode.PREFILL and _backend_needs_cpu(self.prefill)
+                return _backend_needs_cpu(self.decode) or asks_prefill
 
 
-def backend_needs_cpu(backend: object) -> bool:
+def _backend_needs_cpu(backend: object) -> bool:
     """The backend's attribute `needs_cpu_seq_lens`; one without it is assumed to read host lengths."""
     return bool(getattr(backend, "needs_cpu_seq_lens", True))
 
@@ -63,10 +63,10 @@ def decide_needs_cpu_seq_lens(
     `backends`: for DFlash the target's and the draft's; None stands for one that does not exist. Two-batch overlap
     splits the batch on the host and ngram drafts on the host, so both need lengths whatever the backends say.
     """
-    return two_batch_overlap or ngram or any(backend_needs_cpu(each) for each in backends if each is not None)
+    return two_batch_overlap or ngram or any(_backend_needs_cpu(each) for each in backends if each is not None)
 
 
-class HostLensSource(StrEnum):
+class _HostLensSource(StrEnum):
     """Where host lengths came from."""
 
     EXACT = "exact"
@@ -79,7 +79,7 @@ class HostLens:
     """Lengths for planning on the host: int [bs] on the CPU, and what they are worth."""
 
     lens: torch.Tensor
-    source: HostLensSource
+    source: _HostLensSource
 
     @property
     def total(self) -> int:
@@ -94,10 +94,10 @@ def committed_host_lens(
     Exact ones if FutureMap copied them, else the reservation (an over-estimate), else a blocking copy (legacy).
     """
     if seq_lens_cpu is not None:
-        return HostLens(seq_lens_cpu, HostLensSource.EXACT)
+        return HostLens(seq_lens_cpu, _HostLensSource.EXACT)
     if nxt_kv_lens_cpu is not None:
-        return HostLens(nxt_kv_lens_cpu, HostLensSource.RESERVED)
-    return HostLens(seq_lens.cpu(), HostLensSource.BLOCKING)
+        return HostLens(nxt_kv_lens_cpu, _HostLensSource.RESERVED)
+    return HostLens(seq_lens.cpu(), _HostLensSource.BLOCKING)
 
 
 def verify_host_lens(
@@ -108,6 +108,6 @@ def verify_host_lens(
     The reservation already holds committed + 2B >= true length + B, so nothing is added to it.
     """
     known = committed_host_lens(seq_lens_cpu, nxt_kv_lens_cpu, seq_lens)
-    if known.source is HostLensSource.RESERVED:
+    if known.source is _HostLensSource.RESERVED:
         return known
     return HostLens(known.lens + B, known.source)

@@ -19,12 +19,12 @@ import torch.distributed as dist
 # torch 2.13 renamed it and warns about the old name; 2.11 knows only the old one.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
-EAGER_VARIABLE = "SGLANG_DFLASH_EAGER_DRAFT_SAMPLER"
-CHUNK_ROWS = 256
+_EAGER_VARIABLE = "SGLANG_DFLASH_EAGER_DRAFT_SAMPLER"
+_CHUNK_ROWS = 256
 """Rows of one eager chunk: bounds the logits to 256 x vocabulary."""
-CHUNK_ROWS_SOLO = 1024
+_CHUNK_ROWS_SOLO = 1024
 """The same without collectives and added vocabulary, where a chunk costs one matmul and one argmax."""
-MIN_FREE_BYTES = 1 << 30
+_MIN_FREE_BYTES = 1 << 30
 """Less free device memory than this on any rank, and nothing more is captured."""
 
 
@@ -124,7 +124,7 @@ class SamplerSetup:
 
 def eager_reason(setup: SamplerSetup) -> EagerReason | None:
     """None if the sampler may be folded. The order of the reasons is that of section 7.2."""
-    if eager_by_environment():
+    if _eager_by_environment():
         return EagerReason.ENVIRONMENT
     if setup.B <= 1:
         return EagerReason.BLOCK
@@ -136,16 +136,16 @@ def eager_reason(setup: SamplerSetup) -> EagerReason | None:
         return EagerReason.NO_SHARDS
     if setup.shard is not None and setup.shard.has_added:
         return EagerReason.ADDED_VOCABULARY
-    if setup.free_bytes < MIN_FREE_BYTES:
+    if setup.free_bytes < _MIN_FREE_BYTES:
         return EagerReason.MEMORY
     return None
 
 
-def eager_by_environment() -> bool:
+def _eager_by_environment() -> bool:
     """`SGLANG_DFLASH_EAGER_DRAFT_SAMPLER`: unset or 0 is off, 1 is on. ValueError for anything else."""
-    value = os.environ.get(EAGER_VARIABLE, "0")
+    value = os.environ.get(_EAGER_VARIABLE, "0")
     if value not in ("0", "1"):
-        raise ValueError(f"{EAGER_VARIABLE} must be 0 or 1, not {value!r}")
+        raise ValueError(f"{_EAGER_VARIABLE} must be 0 or 1, not {value!r}")
     return value == "1"
 
 
@@ -157,7 +157,7 @@ def agree_free_bytes(free_bytes: int, group: TpGroup, device: torch.device | str
     return int(everyone.min().item())
 
 
-def draft_rows(hidden: torch.Tensor, B: int) -> torch.Tensor:
+def _draft_rows(hidden: torch.Tensor, B: int) -> torch.Tensor:
     """hidden [bs * B, H] without the anchors' rows: [bs * (B-1), H]."""
     return hidden.view(-1, B, hidden.shape[-1])[:, 1:].reshape(-1, hidden.shape[-1])
 
@@ -187,7 +187,7 @@ class FoldedSampler:
 
     def __call__(self, hidden: torch.Tensor) -> None:
         """hidden [bs * B, H] -> out[: bs * (B-1)], int64. Capturable: no host read, static outputs."""
-        rows = draft_rows(hidden, self._B)
+        rows = _draft_rows(hidden, self._B)
         n = rows.shape[0]
         if n > self.out.numel():
             raise ValueError(f"{n} draft rows exceed the sampler's static buffers for {self.out.numel()}")
@@ -230,7 +230,7 @@ def sample_greedy_eager(hidden: torch.Tensor, head: DraftHead, group: TpGroup) -
     logits, as if it stood behind the base vocabulary in one full argmax.
     """
     solo = group.size == 1 and not head.shard.has_added
-    chunk = CHUNK_ROWS_SOLO if solo else CHUNK_ROWS
+    chunk = _CHUNK_ROWS_SOLO if solo else _CHUNK_ROWS
     out = torch.empty(hidden.shape[0], dtype=torch.int64, device=hidden.device)
     for first in range(0, hidden.shape[0], chunk):
         rows = hidden[first : first + chunk]
@@ -282,4 +282,4 @@ def sample_drafts(
     bs = hidden.shape[0] // B
     if folded is not None:
         return folded.drafts(bs)
-    return sample_greedy_eager(draft_rows(hidden, B), head, group).view(bs, B - 1)
+    return sample_greedy_eager(_draft_rows(hidden, B), head, group).view(bs, B - 1)

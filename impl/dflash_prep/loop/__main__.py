@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from dflash_prep.loop.engine import Engine
     from dflash_prep.loop.launch import Ranks
 
-EXIT_USAGE = 2
-DEFAULT_STEPS = 200
-EXIT_WRONG = 5
-PROGRESS_INTERVAL_S = 0.05
+_EXIT_USAGE = 2
+_DEFAULT_STEPS = 200
+_EXIT_WRONG = 5
+_PROGRESS_INTERVAL_S = 0.05
 
 
-class WrongRunError(RuntimeError):
+class _WrongRunError(RuntimeError):
     """The run finished and what it did was wrong; the message is one sentence."""
 
 
@@ -94,7 +94,7 @@ class Place:
 _TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
-class StopFlag:
+class _StopFlag:
     """Set by SIGINT or SIGTERM. The second signal acts as if nobody had caught the first."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Progress:
         self._clock, self._written, self._at = clock, 0, clock()
 
     def __call__(self, num_done: int) -> None:
-        if self._file is not None and self._clock() - self._at >= PROGRESS_INTERVAL_S:
+        if self._file is not None and self._clock() - self._at >= _PROGRESS_INTERVAL_S:
             self._write(num_done)
 
     def _write(self, num_done: int) -> None:
@@ -130,20 +130,20 @@ class Progress:
 
 
 def run(options: LoopOptions, place: Place) -> None:
-    """Run this rank to its end and write its ledger. Raises FaultError, SettingError and WrongRunError."""
+    """Run this rank to its end and write its ledger. Raises FaultError, SettingError and _WrongRunError."""
     if options.fault is not None:
         options.fault.check(options.arms)
     if options.delay is not None:
         options.delay.check(place.world, [arm.name for arm in options.arms])
     sink = ranges.choose_sink(place.rank, place.world)
-    stop = StopFlag()
+    stop = _StopFlag()
     try:
         _decode(options, place, stop, sink)
     finally:
         sink.close()
 
 
-def _decode(options: LoopOptions, place: Place, stop: StopFlag, sink: ranges.Sink) -> None:
+def _decode(options: LoopOptions, place: Place, stop: _StopFlag, sink: ranges.Sink) -> None:
     from dflash_prep.loop.duet import Duet, Turns, shuffled_blocks
     from dflash_prep.loop.launch import join_ranks, leave_ranks, open_devices, warm_up
 
@@ -178,7 +178,7 @@ def _decode(options: LoopOptions, place: Place, stop: StopFlag, sink: ranges.Sin
     wrong = _write_results(options, place, duet, interrupted=interrupted)
     leave_ranks(place.world)
     if wrong:
-        raise WrongRunError(wrong)
+        raise _WrongRunError(wrong)
 
 
 def _spec(options: LoopOptions, place: Place, arm: Arm) -> RunSpec:
@@ -311,7 +311,7 @@ def _options(arguments: argparse.Namespace) -> LoopOptions:
     return LoopOptions(
         arms=chosen,
         workload=workload.load(arguments.workload),
-        steps=arguments.steps or DEFAULT_STEPS,
+        steps=arguments.steps or _DEFAULT_STEPS,
         block=arguments.block,
         pairs=arguments.pairs,
         order_seed=arguments.seed if arguments.order_seed is None else arguments.order_seed,
@@ -341,10 +341,10 @@ def main(argv: list[str] | None = None) -> int:
         run(_options(arguments), Place.of_environment())
     except (arms.ArmError, workload.WorkloadError, FaultError, SettingError) as error:
         sys.stderr.write(f"{error}\n")
-        return EXIT_USAGE
-    except (WrongRunError, ResultOverrunError) as error:
+        return _EXIT_USAGE
+    except (_WrongRunError, ResultOverrunError) as error:
         sys.stderr.write(f"{error}\n")
-        return EXIT_WRONG
+        return _EXIT_WRONG
     return 0
 
 

@@ -65,16 +65,16 @@ class RunSpec:
 def build(spec: RunSpec, device: DecodeDevice, agreement: AgreementGroup, sampler: TpGroup | None = None) -> Engine:
     """The engine, its graphs captured, ready for `run`. `sampler`: who shares the head's vocabulary; None: nobody."""
     workload, switches = spec.workload, spec.arm.switches
-    pools = build_pools(workload, device.torch_device, host_pages=switches.host_pages)
-    options = prep_options(spec)
-    shape = worker_shape(workload, pools)
+    pools = _build_pools(workload, device.torch_device, host_pages=switches.host_pages)
+    options = _prep_options(spec)
+    shape = _worker_shape(workload, pools)
     num_slots = (workload.kv.pool_pages + 1) * workload.kv.page_size
     hit_rate = workload.speculation.hit_rate
     model = checksum_model(spec.model, num_slots, shape.block, hit_rate, device.torch_device)
     future_map = device.future_map(shape.rows)
     of_worker = (shape, model, pools.rows, future_map, device, switches, sampler or SoloGroup(), spec.fault)
     worker = StepGraphWorker(*of_worker, dp=agreement.dp) if switches.step_graph else Worker(*of_worker)
-    worker.capture(padded_sizes(shape.max_bs))
+    worker.capture(_padded_sizes(shape.max_bs))
     parts = EngineParts(
         dp_rank=spec.dp_rank,
         concurrency=shape.max_bs,
@@ -98,7 +98,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def build_pools(workload: Workload, device: torch.device, *, host_pages: bool = False) -> KVPools:
+def _build_pools(workload: Workload, device: torch.device, *, host_pages: bool = False) -> KVPools:
     """Rows for every running request, pages as the workload says, a prefix cache if it wants one."""
     kv = workload.kv
     width = kv.context_len + extra_row_width(draft_tokens=workload.speculation.block, page_size=kv.page_size)
@@ -119,7 +119,7 @@ def build_pools(workload: Workload, device: torch.device, *, host_pages: bool = 
     return KVPools(rows, allocator, tree)
 
 
-def prep_options(spec: RunSpec) -> PrepOptions:
+def _prep_options(spec: RunSpec) -> PrepOptions:
     """The arm's switches as decode preparation takes them."""
     workload, switches = spec.workload, spec.arm.switches
     fill = Fill.RING if switches.staging_ring else Fill.BULK if switches.bulk_fill else Fill.LOOP
@@ -137,7 +137,7 @@ def prep_options(spec: RunSpec) -> PrepOptions:
     )
 
 
-def worker_shape(workload: Workload, pools: KVPools) -> WorkerShape:
+def _worker_shape(workload: Workload, pools: KVPools) -> WorkerShape:
     """Sizes of the worker's static buffers."""
     return WorkerShape(
         max_bs=workload.requests.concurrency,
@@ -151,6 +151,6 @@ def worker_shape(workload: Workload, pools: KVPools) -> WorkerShape:
     )
 
 
-def padded_sizes(max_bs: int) -> list[int]:
+def _padded_sizes(max_bs: int) -> list[int]:
     """Batch sizes that graphs are captured for: 1, 2, 4, multiples of 8, and the largest."""
     return sorted({size for size in (1, 2, 4, *range(8, max_bs, 8)) if size < max_bs} | {max_bs})

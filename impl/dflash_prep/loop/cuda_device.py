@@ -1,6 +1,6 @@
 """The device seam on a real GPU: schedule, forward and copy streams, CUDA graphs, the events between them (section 9).
 
-The schedule stream is current for all host preparation. Nothing here makes the host wait except `CudaResult.wait`.
+The schedule stream is current for all host preparation. Nothing here makes the host wait except `_CudaResult.wait`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WARM_UP_RUNS = 2
 """Before a capture: the first run compiles kernels and fills library workspaces, the second shows that it is done."""
 
 
-class CudaResult:
+class _CudaResult:
     """One step's result on its way to pinned memory."""
 
     def __init__(self, host: torch.Tensor, copy_done: Event) -> None:
@@ -133,7 +133,7 @@ class CudaDevice:
     def stand_still(self, ns: int) -> None:
         """Nor here."""
 
-    def copy_result(self, result: torch.Tensor) -> CudaResult:
+    def copy_result(self, result: torch.Tensor) -> _CudaResult:
         """Copy behind the forward stream on the copy stream. `result` must stay untouched for one more step."""
         self._copy.wait_stream(self._forward)
         with torch.cuda.stream(self._copy):
@@ -141,7 +141,7 @@ class CudaDevice:
             host.copy_(result, non_blocking=True)
             done = self._copy_done.next()
             done.record(self._copy)
-        return CudaResult(host, done)
+        return _CudaResult(host, done)
 
     def resume(self) -> None:
         """As the protocol says."""

@@ -22,7 +22,7 @@ from dflash_prep.ranges import mark
 
 REFILL_STEPS = 2
 """Before a block opens: the first step after a pause has no result to process, the second is like all that follow."""
-POLL_S = 0.2
+_POLL_S = 0.2
 """How long a rank that waits for its turn does not notice a signal."""
 
 
@@ -99,7 +99,7 @@ class Turns:
         except OSError as error:
             self._socket.close()
             raise SettingError(f"nobody hands out turns at {path}: {error.strerror}") from error
-        self._socket.settimeout(POLL_S)
+        self._socket.settimeout(_POLL_S)
         self._unread = b""
 
     def __iter__(self) -> Iterator[Block]:

@@ -30,7 +30,7 @@ from dflash_prep.state.topup import TopUpDecision
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
+class _InFlight:
     """A launched step: its number, its requests with the life they were in, and their result on its way."""
 
     step: int
@@ -38,7 +38,7 @@ class InFlight:
     result: PendingResult
 
 
-class NoBackendReadsHostLens:
+class _NoBackendReadsHostLens:
     """The attention backends of this engine plan on the device."""
 
     needs_cpu_seq_lens = False
@@ -53,11 +53,11 @@ class Engine:
         self.parts, self.prep, self.worker, self.agreement = parts, prep, worker, agreement
         self.keep_results = keep_results
         self.running = RunningBatch(parts)
-        self.in_flight: InFlight | None = None
+        self.in_flight: _InFlight | None = None
         self.rows: list[StepRow] = []
         self.leaked_tokens = 0
         self._sizes = worker.sizes
-        backend = NoBackendReadsHostLens()
+        backend = _NoBackendReadsHostLens()
         delegation = HybridDelegation.BY_MODE if parts.switches.cpu_lens_delegation else HybridDelegation.ABSENT
         self.needs_cpu = decide_needs_cpu_seq_lens([HybridBackend(backend, backend, delegation), backend])
         self.counts = DpMoeCountBuffers(agreement.dp, parts.dp_rank, worker.shape.block, self.torch_device)
@@ -147,14 +147,14 @@ class Engine:
         device.stand_still(min(waited, agreed.still_ns - own_still_ns))
         return agreed
 
-    def _launch(self, step: int, agreed: Agreement) -> InFlight:
+    def _launch(self, step: int, agreed: Agreement) -> _InFlight:
         self._update_counts(agreed)
         worker = self.worker
         result = worker.step(self._resolve(step), self._padded(agreed.max_num_tokens))
         if (batch := self.running.batch) is not None:
             rows = batch.req_pool_indices
             batch.spec_info = DraftInput.for_next_step(rows, batch.seq_lens, future_indices=rows)
-        return InFlight(step, [(each, each.life) for each in self.running.sequences], result)
+        return _InFlight(step, [(each, each.life) for each in self.running.sequences], result)
 
     def _padded(self, num_requests: int) -> int:
         return next(size for size in self._sizes if size >= num_requests)
@@ -186,7 +186,7 @@ class Engine:
 
     # -- step k - 1: its result
 
-    def _process(self, done: InFlight | None) -> tuple[int, int]:
+    def _process(self, done: _InFlight | None) -> tuple[int, int]:
         """Commit what step k - 1 produced; tokens committed and requests they belong to."""
         if done is None:
             return 0, 0

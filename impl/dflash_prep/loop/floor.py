@@ -27,7 +27,7 @@ from dflash_prep.state.topup import TopUpDecision
 
 
 @dataclass(slots=True, eq=False)
-class HostBatch:
+class _HostBatch:
     """A decode batch without a device tensor: its rows travel in the packed block, its lengths lie in the graph."""
 
     reqs: list[Request]
@@ -37,7 +37,7 @@ class HostBatch:
     spec_info: None = None
 
     @classmethod
-    def of(cls, reqs: Many[Request]) -> HostBatch:
+    def of(cls, reqs: Many[Request]) -> _HostBatch:
         """These requests, each with a row."""
         return cls(list(reqs), torch.tensor([req.kv.req_pool_idx for req in reqs], dtype=torch.int64))
 
@@ -46,13 +46,13 @@ class HostBatch:
         self.reqs = [self.reqs[i] for i in keep]
         self.req_pool_indices_cpu = self.req_pool_indices_cpu[torch.tensor(keep, dtype=torch.int64)]
 
-    def merge_batch(self, other: DecodeBatch | HostBatch) -> None:
+    def merge_batch(self, other: DecodeBatch | _HostBatch) -> None:
         """As DecodeBatch.merge_batch."""
         self.reqs = self.reqs + other.reqs
         self.req_pool_indices_cpu = torch.cat([self.req_pool_indices_cpu, other.req_pool_indices_cpu])
 
 
-class Outputs:
+class _Outputs:
     """Tokens of who runs, by row: what `Sequence.tokens` gets when it leaves.
 
     Nothing here counts: a request has got `committed - prompt + 1` tokens, the last of them the next step's anchor.
@@ -91,10 +91,10 @@ class Outputs:
         return np.minimum(results[:, 0], self.final[rows] - committed)
 
 
-class HostRunning(RunningBatch):
+class _HostRunning(RunningBatch):
     """The running batch, looked at only where something can have changed."""
 
-    def __init__(self, parts: EngineParts, outputs: Outputs) -> None:
+    def __init__(self, parts: EngineParts, outputs: _Outputs) -> None:
         super().__init__(parts)
         self.outputs = outputs
         self.has_finished = False
@@ -123,7 +123,7 @@ class HostRunning(RunningBatch):
         return retracted
 
     def _join(self, admitted: list[Sequence], fresh: DecodeBatch) -> None:
-        super()._join(admitted, HostBatch.of(fresh.reqs))
+        super()._join(admitted, _HostBatch.of(fresh.reqs))
         for each in admitted:
             self.outputs.open(each)
 
@@ -132,7 +132,7 @@ class HostRunning(RunningBatch):
 
 
 @dataclass(slots=True)
-class GraphInFlight:
+class _GraphInFlight:
     """A launched step: its requests, the lives and rows they had, and its result to come."""
 
     step: int
@@ -148,8 +148,8 @@ class FloorEngine(Engine):
     def __init__(self, *parts: object, keep_results: bool) -> None:
         super().__init__(*parts, keep_results=keep_results)
         longest = self.parts.arrivals.longest_output
-        self.outputs = Outputs(self.worker.shape.rows, longest, self.worker.shape.block)
-        self.running = HostRunning(self.parts, self.outputs)
+        self.outputs = _Outputs(self.worker.shape.rows, longest, self.worker.shape.block)
+        self.running = _HostRunning(self.parts, self.outputs)
         self._nobody = np.empty(0, dtype=np.int64)
         self._agreed: tuple[int, ...] | None = None
         self._counts = np.zeros(2 * self.agreement.dp + 1, dtype=np.int32)
@@ -168,7 +168,7 @@ class FloorEngine(Engine):
             of_rows, sequences = (self._nobody, []) if batch is None else (self.prep.batch_rows, running.sequences)
             padded = self._padded(agreed.max_num_tokens)
             result = self.worker.launch(of_rows, self._dp_counts(agreed), rows.unwritten(), padded)
-            launched = GraphInFlight(step, sequences, of_rows, running.lives, result)
+            launched = _GraphInFlight(step, sequences, of_rows, running.lives, result)
             self.prep.examine_device()
         committed, processed = self._process(self.in_flight)
         self.in_flight = launched
@@ -194,7 +194,7 @@ class FloorEngine(Engine):
             self._counts = np.array([*scaled, *agreed.num_tokens_for_logprob, own], dtype=np.int32)
         return self._counts
 
-    def _process(self, done: GraphInFlight | None) -> tuple[int, int]:
+    def _process(self, done: _GraphInFlight | None) -> tuple[int, int]:
         """As Engine._process, for all requests at once."""
         if done is None:
             return 0, 0

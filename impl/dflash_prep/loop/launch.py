@@ -14,7 +14,7 @@ from dflash_prep.loop.agreement import AgreementGroup
 from dflash_prep.loop.assembly import RunSpec, build
 from dflash_prep.loop.decode_device import DecodeDevice
 
-WARM_UP_STEPS = 4
+_WARM_UP_STEPS = 4
 """The first allocates, the next ones do not, and both results are processed."""
 
 
@@ -51,7 +51,7 @@ def warm_up(spec: RunSpec, device: DecodeDevice) -> None:
         device.resume()
         alone = replace(spec, rank=0, world=1, check=False, verify=False, fault=None, delay=None)
         engine = build(alone, device, AgreementGroup(1))
-        engine.run(WARM_UP_STEPS, lambda: False, lambda _done: None)
+        engine.run(_WARM_UP_STEPS, lambda: False, lambda _done: None)
         engine.close()
 
 

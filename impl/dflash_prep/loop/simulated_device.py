@@ -23,9 +23,9 @@ from dflash_prep import ranges
 from dflash_prep.kernels.future_map import FutureMap
 from dflash_prep.kernels.glue_graph import Captured
 
-FORWARD_STREAM = 7
-COPY_STREAM = 13
-COPY_NS = 4_000
+_FORWARD_STREAM = 7
+_COPY_STREAM = 13
+_COPY_NS = 4_000
 """Duration of one small copy; pageable reads of this size took 3 to 5 us of device time in H200 captures."""
 
 
@@ -38,7 +38,7 @@ class SimulatedClock:
 
 
 @dataclass(slots=True)
-class SimulatedWork:
+class _SimulatedWork:
     """A piece of device work. Its instants move back while the device stands still."""
 
     kind: str
@@ -50,7 +50,7 @@ class SimulatedWork:
     graph_exec_id: int = 0
 
 
-class SimulatedGraph:
+class _SimulatedGraph:
     """A captured forward: replaying it computes the result at once and occupies the forward stream for its time."""
 
     def __init__(
@@ -64,10 +64,10 @@ class SimulatedGraph:
         self._device.launch("cudaGraphLaunch", "graph", self._name, self._busy_ns, graph_exec_id=self._exec_id)
 
 
-class SimulatedResult:
+class _SimulatedResult:
     """The host's copy of one step's result, there once the copy stream has passed it."""
 
-    def __init__(self, device: SimulatedDevice, result: torch.Tensor, copy: SimulatedWork) -> None:
+    def __init__(self, device: SimulatedDevice, result: torch.Tensor, copy: _SimulatedWork) -> None:
         self._device, self._result, self._copy = device, result.clone(), copy
 
     def wait(self) -> torch.Tensor:
@@ -77,11 +77,11 @@ class SimulatedResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedFence:
+class _SimulatedFence:
     """Passed once the work before it is done."""
 
     device: SimulatedDevice
-    last: SimulatedWork | None
+    last: _SimulatedWork | None
 
     def synchronize(self) -> None:
         """Block the host until then."""
@@ -97,26 +97,26 @@ class SimulatedDevice:
     def __init__(self, clock: SimulatedClock | None = None) -> None:
         self.torch_device = torch.device("cpu")
         self.clock = clock or SimulatedClock()
-        self._last: dict[int, SimulatedWork] = {}  # by stream
-        self._pending: deque[SimulatedWork] = deque()
+        self._last: dict[int, _SimulatedWork] = {}  # by stream
+        self._pending: deque[_SimulatedWork] = deque()
         self._still_since: int | None = None
         self._still_ns = 0
         self._correlation_id = 0
         self._num_graphs = 0
 
-    def graph(self, name: str, work: Callable[[], None], busy_us: int, *, spins: bool = True) -> SimulatedGraph:
+    def graph(self, name: str, work: Callable[[], None], busy_us: int, *, spins: bool = True) -> _SimulatedGraph:
         """`work` as a graph that keeps the forward stream busy for `busy_us`; it runs once now, as before a capture."""
         work()
         self._num_graphs += 1
-        return SimulatedGraph(self, f"simulated {name}", work, busy_us, self._num_graphs)
+        return _SimulatedGraph(self, f"simulated {name}", work, busy_us, self._num_graphs)
 
     def busy(self, us: int) -> AbstractContextManager[None]:
         """Nothing: a simulated graph takes its time as a whole."""
         return nullcontext()
 
-    def fence(self) -> SimulatedFence:
+    def fence(self) -> _SimulatedFence:
         """Behind what the forward stream holds now."""
-        return SimulatedFence(self, self._last.get(FORWARD_STREAM))
+        return _SimulatedFence(self, self._last.get(_FORWARD_STREAM))
 
     def capture(self, prepare: Callable[[], object]) -> Captured[object]:
         """A metadata graph: replaying it prepares again; its device time is too short to simulate."""
@@ -124,7 +124,7 @@ class SimulatedDevice:
 
     def future_map(self, rows: int) -> FutureMap:
         """A FutureMap of `rows` rows on this device."""
-        return SimulatedFutureMap(rows, self)
+        return _SimulatedFutureMap(rows, self)
 
     @contextmanager
     def forward_stream(self, *inputs: torch.Tensor) -> Iterator[None]:
@@ -145,7 +145,7 @@ class SimulatedDevice:
     def blocking_reads(self, count: int) -> None:
         """The host reads `count` values of the forward stream back, one after the other, as `.item()` does on a GPU."""
         for _ in range(count):
-            copy = self.launch("cudaMemcpyAsync", "memcpy", "simulated memcpy DtoH", COPY_NS)
+            copy = self.launch("cudaMemcpyAsync", "memcpy", "simulated memcpy DtoH", _COPY_NS)
             self.block("cudaStreamSynchronize", copy)
 
     def still_ns(self) -> int:
@@ -158,11 +158,11 @@ class SimulatedDevice:
         if ns > 0:
             self._move_back(self.clock.now() - ns, ns)
 
-    def copy_result(self, result: torch.Tensor) -> SimulatedResult:
+    def copy_result(self, result: torch.Tensor) -> _SimulatedResult:
         """Start the copy of this step's result to the host, behind the forward stream."""
         name = "simulated memcpy DtoH"
-        copy = self.launch("cudaMemcpyAsync", "memcpy", name, COPY_NS, stream=COPY_STREAM, after=FORWARD_STREAM)
-        return SimulatedResult(self, result, copy)
+        copy = self.launch("cudaMemcpyAsync", "memcpy", name, _COPY_NS, stream=_COPY_STREAM, after=_FORWARD_STREAM)
+        return _SimulatedResult(self, result, copy)
 
     def launch(
         self,
@@ -171,24 +171,24 @@ class SimulatedDevice:
         name: str,
         duration_ns: int,
         *,
-        stream: int = FORWARD_STREAM,
+        stream: int = _FORWARD_STREAM,
         after: int | None = None,
         graph_exec_id: int = 0,
-    ) -> SimulatedWork:
+    ) -> _SimulatedWork:
         """One launch call and the work behind it, which also waits for what stream `after` holds."""
         self._catch_up()
         called = self.clock.now()
         before = [self._last[each].end_ns for each in (stream, after) if each in self._last]
         start = max([called, *before])
         self._correlation_id += 1
-        work = SimulatedWork(kind, name, start, start + duration_ns, self._correlation_id, stream, graph_exec_id)
+        work = _SimulatedWork(kind, name, start, start + duration_ns, self._correlation_id, stream, graph_exec_id)
         self._last[stream] = work
         self._pending.append(work)
         self._report_done(called)
         self._report_call(api, called)
         return work
 
-    def block(self, api: str, work: SimulatedWork) -> None:
+    def block(self, api: str, work: _SimulatedWork) -> None:
         """A call that returns when `work` is done; the device works on while the host waits."""
         self._catch_up()
         called = self.clock.now()
@@ -241,7 +241,7 @@ class SimulatedDevice:
                 gpu_work(work.kind, work.name, work.start_ns, work.end_ns, work.correlation_id, **where)
 
 
-class SimulatedFutureMap(FutureMap):
+class _SimulatedFutureMap(FutureMap):
     """A FutureMap whose copy of the lengths to the host takes as long as it would: until they have been published."""
 
     def __init__(self, rows: int, device: SimulatedDevice) -> None:

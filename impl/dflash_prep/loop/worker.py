@@ -27,7 +27,7 @@ from dflash_prep.loop.faults import Fault
 from dflash_prep.ranges import Range, span
 from dflash_prep.state.req_to_token import ReqToTokenPool
 
-LEGACY_REBUILD_READS = 3
+_LEGACY_REBUILD_READS = 3
 """item(), the mask's nonzero, cpu(): see `compact.rebuild_legacy`."""
 
 
@@ -61,7 +61,7 @@ class StepInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class GlueMetadata:
+class _GlueMetadata:
     """The metadata's host value; the rest of it lives in static buffers."""
 
     max_seq_len: int
@@ -109,7 +109,7 @@ class Worker:
         self.folded = FoldedSampler(self.head, self.group, n, B) if switches.folded_sampler else None
         self._draft_graphs: dict[int, Graph] = {}
         self._verify_graphs: dict[int, Graph] = {}
-        self._glue: GlueGraphs[GlueMetadata] = GlueGraphs(device.capture)
+        self._glue: GlueGraphs[_GlueMetadata] = GlueGraphs(device.capture)
 
     def capture(self, sizes: Sequence[int]) -> None:
         """Capture the draft, verify and metadata graphs of each padded batch size, so that no step has to."""
@@ -184,7 +184,7 @@ class Worker:
             with span(Range.REBUILD_COMPACT):
                 prefix_lens = self.window.device_lens(step.seq_lens)
                 rebuild_legacy(inputs, prefix_lens)
-                self.device.blocking_reads(LEGACY_REBUILD_READS if bs else 1)
+                self.device.blocking_reads(_LEGACY_REBUILD_READS if bs else 1)
         self.draft_prefix[:bs].copy_(prefix_lens)
         self.draft_prefix[bs:].fill_(1)
         if self.fault is not None:
@@ -217,11 +217,11 @@ class Worker:
         key = GlueKey(padded, GlueMode.TARGET_VERIFY, GlueMode.TARGET_VERIFY)
         self._glue.run(key, lambda: self._metadata(None, padded))
 
-    def _metadata(self, seq_lens_cpu: torch.Tensor | None, padded: int) -> GlueMetadata:
+    def _metadata(self, seq_lens_cpu: torch.Tensor | None, padded: int) -> _GlueMetadata:
         seq_lens = self.inputs.seq_lens[:padded]
         inputs = MetadataInputs(seq_lens, self.inputs.pool_indices[:padded], self.req_to_token)
         prepare_verify_metadata(inputs, self.shape.block, self.metadata, fused=self.switches.static_bounds)
-        return GlueMetadata(
+        return _GlueMetadata(
             max_seq_len(
                 seq_lens_cpu,
                 seq_lens,

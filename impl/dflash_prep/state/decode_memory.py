@@ -10,7 +10,7 @@ from dflash_prep.state.pools import KVPools
 from dflash_prep.state.request import Request, ceil_to
 
 
-def decode_demand(reqs: Sequence[Request], reserve: int, page_size: int) -> int:
+def _decode_demand(reqs: Sequence[Request], reserve: int, page_size: int) -> int:
     """Tokens of new pages that preparing these requests will take: exact, in whole pages, without any top-up.
 
     `sum(ceil(max(cur, committed + reserve)) - ceil(cur))`; for aligned watermarks this is their `num_needed`. A
@@ -25,7 +25,7 @@ def decode_demand(reqs: Sequence[Request], reserve: int, page_size: int) -> int:
 
 def fits(pools: KVPools, reqs: Sequence[Request], reserve: int) -> bool:
     """Whether the next step of `reqs` can be prepared, after evicting what its demand is short of."""
-    demand = decode_demand(reqs, reserve, pools.allocator.page_size)
+    demand = _decode_demand(reqs, reserve, pools.allocator.page_size)
     pools.make_room(demand)
     return pools.allocator.available_size() >= demand
 

@@ -100,7 +100,7 @@ class DecodePrep:
         self.topup = TopUp(
             options.topup_pages, pools.allocator.page_size, options.reserve, pools.rows.row_width, is_hisparse
         )
-        self.plan_stream = plan_stream_for(self.device) if options.plan_stream else None
+        self.plan_stream = _plan_stream_for(self.device) if options.plan_stream else None
         make_event = torch.cuda.Event if options.check and self.device.type == "cuda" else None
         self.ring = StagingRing(self.device, make_event) if options.fill is Fill.RING else None
         self.consistency = ConsistencyCheck() if options.check else None
@@ -182,7 +182,7 @@ class DecodePrep:
 _plan_streams: dict[str, torch.cuda.Stream] = {}
 
 
-def plan_stream_for(device: torch.device) -> torch.cuda.Stream | None:
+def _plan_stream_for(device: torch.device) -> torch.cuda.Stream | None:
     """One plan stream per device for the process (`SGLANG_ENABLE_OVERLAP_PLAN_STREAM`); None on the CPU."""
     if device.type != "cuda":
         return None

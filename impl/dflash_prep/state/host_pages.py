@@ -237,7 +237,7 @@ class HostRows(ReqToTokenPool):
 
     def kv_state(self, row: int, length: int, protected: int) -> KVState:
         """As ReqToTokenPool.kv_state; its counters are elements of this object's arrays."""
-        return HostKVState(self, row, length, protected)
+        return _HostKVState(self, row, length, protected)
 
     def put(self, rows: np.ndarray, columns: np.ndarray, pages: np.ndarray) -> None:
         """Page `columns[i]` of row `rows[i]` becomes `pages[i]`, here now and on the device with the next flush."""
@@ -271,7 +271,7 @@ class HostRows(ReqToTokenPool):
         self.verified[rows] += 1
 
 
-class HostKVState(KVState):
+class _HostKVState(KVState):
     """A request's view of its row: reading a counter reads the array, so both are one truth."""
 
     __slots__ = ("rows",)
@@ -306,11 +306,11 @@ class HostRequest(Request):
     __slots__ = ()
 
     @property
-    def kv(self) -> HostKVState | None:
+    def kv(self) -> _HostKVState | None:
         return _OWN["kv"].__get__(self)
 
     @kv.setter
-    def kv(self, state: HostKVState | None) -> None:
+    def kv(self, state: _HostKVState | None) -> None:
         try:
             before = self.kv
         except AttributeError:  # in the making

@@ -17,7 +17,7 @@ from dflash_prep.state.pools import KVAllocator
 from dflash_prep.state.request import KVState, Request, ceil_to, floor_to
 
 
-def free_columns(allocator: KVAllocator, kv: KVState, row: torch.Tensor, start: int, end: int) -> None:
+def _free_columns(allocator: KVAllocator, kv: KVState, row: torch.Tensor, start: int, end: int) -> None:
     """Free columns [start, end) of a row, `row` being its columns from 0 on; start on a page boundary."""
     for first, last, has_window in kv.window_runs(start, end, allocator.page_size):
         allocator.free_segment(row[first:last], first, has_window=has_window)
@@ -33,7 +33,7 @@ class ChunkCache:
         return None
 
     def finish(self, req: Request, slots: torch.Tensor, *, insert: bool) -> None:
-        free_columns(self.allocator, req.kv, slots, 0, len(slots))
+        _free_columns(self.allocator, req.kv, slots, 0, len(slots))
 
     def unlock(self, req: Request, length: int) -> None:
         pass
@@ -114,8 +114,8 @@ class PrefixCache:
         aligned = floor_to(kv.kv_committed_len, page_size) if is_kept else shared
         known = self.chains[req.stream].length if is_kept and req.stream in self.chains else shared
         duplicate = min(max(known, shared), aligned)
-        free_columns(self.allocator, kv, slots, shared, duplicate)
-        free_columns(self.allocator, kv, slots, max(aligned, shared), kv.kv_committed_len)
+        _free_columns(self.allocator, kv, slots, shared, duplicate)
+        _free_columns(self.allocator, kv, slots, max(aligned, shared), kv.kv_committed_len)
         if aligned > duplicate:
             self._extend_chain(req, slots[duplicate:aligned], duplicate)
         self.unlock(req, shared)

@@ -7,7 +7,7 @@ import torch
 from dflash_prep.errors import OutOfRowsError
 from dflash_prep.state.request import KVState
 
-BASE_SLACK = 4
+_BASE_SLACK = 4
 """Columns beyond context and draft tokens that every row has, as published."""
 
 
@@ -36,7 +36,7 @@ def extra_row_width(
     next to its context limit does not fit: here that is `RowOverflowError`, never a write into the neighbour's row.
     """
     page = page_size * dcp_size
-    base = BASE_SLACK + draft_tokens
+    base = _BASE_SLACK + draft_tokens
     if not speculative or page == 1:
         return base
     reserve = 2 * alloc_len_per_decode(draft_tokens=draft_tokens, steps=steps, topk=topk, page_size=page)

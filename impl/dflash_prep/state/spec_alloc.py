@@ -47,7 +47,7 @@ def take_slots(pools: KVPools, pool_idx: torch.Tensor, spans: RowSpans, num_need
     else:
         with span(Range.GET_LAST_LOC):
             last_loc = get_last_loc(pools.rows.req_to_token, pool_idx, spans.start)
-        pools.make_room(extend_demand(num_needed, pool_idx.shape[0], page_size))
+        pools.make_room(_extend_demand(num_needed, pool_idx.shape[0], page_size))
         with span(Range.ALLOC_EXTEND):
             slots = pools.allocator.alloc_extend(spans, last_loc, num_needed)
     if slots is None:
@@ -58,7 +58,7 @@ def take_slots(pools: KVPools, pool_idx: torch.Tensor, spans: RowSpans, num_need
     return slots
 
 
-def extend_demand(num_tokens: int, bs: int, page_size: int) -> int:
+def _extend_demand(num_tokens: int, bs: int, page_size: int) -> int:
     """Tokens a paged extension makes room for: each row, growing or not, may open one more page (over-estimate,
     #32217).
     """

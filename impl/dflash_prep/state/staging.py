@@ -18,7 +18,7 @@ from dflash_prep.state.request import Request
 from dflash_prep.state.reservation import Watermark
 
 _MIN_CAPACITY = 32
-RING_DEPTH = 2
+_RING_DEPTH = 2
 """Enough: before step N + 1 is prepared the host has waited for step N - 1's result copy, which fences its H2D."""
 
 
@@ -40,7 +40,7 @@ class StagedLens:
 
 
 @dataclass(frozen=True, slots=True)
-class FillFigures:
+class _FillFigures:
     """What one pass over the requests yields besides the buffers. uniform_top_k_value: the common top_k or None."""
 
     committed_sum: int
@@ -49,7 +49,7 @@ class FillFigures:
     uniform_top_k_value: int | None
 
 
-def fill_loop(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -> FillFigures:
+def fill_loop(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -> _FillFigures:
     """One tensor element per write: about 3 * bs small torch calls (0.4 ms of a step at 40 requests, #47678)."""
     committed_sum = nxt_sum = 0
     max_top_k = 1
@@ -63,10 +63,10 @@ def fill_loop(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -
         nxt_sum += watermark.nxt[i]
         max_top_k = max(max_top_k, req.sampling_params.top_k)
         is_uniform = is_uniform and req.sampling_params.top_k == first_top_k
-    return FillFigures(committed_sum, nxt_sum, max_top_k, first_top_k if is_uniform else None)
+    return _FillFigures(committed_sum, nxt_sum, max_top_k, first_top_k if is_uniform else None)
 
 
-def fill_bulk(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -> FillFigures:
+def fill_bulk(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -> _FillFigures:
     """The same in three buffer writes (#47678)."""
     committed = [req.kv.kv_committed_len for req in reqs]
     top_ks = [req.sampling_params.top_k for req in reqs]
@@ -74,17 +74,17 @@ def fill_bulk(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -
     lens.cur.numpy()[:] = watermark.cur
     lens.nxt.numpy()[:] = watermark.nxt
     is_uniform = top_ks.count(top_ks[0]) == len(top_ks)
-    return FillFigures(sum(committed), sum(watermark.nxt), max(1, max(top_ks)), top_ks[0] if is_uniform else None)
+    return _FillFigures(sum(committed), sum(watermark.nxt), max(1, max(top_ks)), top_ks[0] if is_uniform else None)
 
 
-FILLS: dict[Fill, Callable[[StagedLens, Sequence[Request], Watermark], FillFigures]] = {
+FILLS: dict[Fill, Callable[[StagedLens, Sequence[Request], Watermark], _FillFigures]] = {
     Fill.LOOP: fill_loop,
     Fill.BULK: fill_bulk,
     Fill.RING: fill_bulk,
 }
 
 
-class Staging(Protocol):
+class _Staging(Protocol):
     """Hands out host views and brings their int32 half to the device."""
 
     def acquire(self, bs: int) -> StagedLens: ...
@@ -93,7 +93,7 @@ class Staging(Protocol):
         """cur and nxt on the device, int32 [bs] each; `lens` is what the last `acquire` gave."""
 
 
-def grown(bs: int, capacity: int) -> int:
+def _grown(bs: int, capacity: int) -> int:
     """The capacity to grow to."""
     return max(bs, _MIN_CAPACITY, 2 * capacity)
 
@@ -109,12 +109,12 @@ class LengthBuffers:
     def acquire(self, bs: int) -> StagedLens:
         """Host and device buffers of at least `bs`, and the host's first `bs` elements."""
         if bs > self._committed.shape[0]:
-            capacity, pinned = grown(bs, self._committed.shape[0]), self.device.type == "cuda"
+            capacity, pinned = _grown(bs, self._committed.shape[0]), self.device.type == "cuda"
             self._committed = torch.empty(capacity, dtype=torch.int64)
             self._cur = torch.empty(capacity, dtype=torch.int32, pin_memory=pinned)
             self._nxt = torch.empty(capacity, dtype=torch.int32, pin_memory=pinned)
         if bs > self._device_cur.shape[0]:
-            capacity = grown(bs, self._device_cur.shape[0])
+            capacity = _grown(bs, self._device_cur.shape[0])
             self._device_cur = torch.empty(capacity, dtype=torch.int32, device=self.device)
             self._device_nxt = torch.empty(capacity, dtype=torch.int32, device=self.device)
         return StagedLens(self._committed[:bs], self._cur[:bs], self._nxt[:bs])
@@ -126,7 +126,7 @@ class LengthBuffers:
         return cur.copy_(lens.cur, non_blocking=True), nxt.copy_(lens.nxt, non_blocking=True)
 
 
-class CopyEvent(Protocol):
+class _CopyEvent(Protocol):
     """What a checking ring asks of a CUDA event."""
 
     def record(self) -> None: ...
@@ -138,7 +138,7 @@ class _Slot:
     def __init__(self, capacity: int, *, pinned: bool) -> None:
         self.committed = torch.empty(capacity, dtype=torch.int64)
         self.lens = torch.empty((2, capacity), dtype=torch.int32, pin_memory=pinned)
-        self.copied: CopyEvent | None = None
+        self.copied: _CopyEvent | None = None
 
 
 class StagingRing:
@@ -151,7 +151,7 @@ class StagingRing:
                  done
     """
 
-    def __init__(self, device: torch.device, make_event: Callable[[], CopyEvent] | None = None) -> None:
+    def __init__(self, device: torch.device, make_event: Callable[[], _CopyEvent] | None = None) -> None:
         self.device = device
         self.make_event = make_event
         self.num_copies = self.num_skipped = 0
@@ -163,8 +163,8 @@ class StagingRing:
     def acquire(self, bs: int) -> StagedLens:
         """The next slot's first `bs` elements. In checking mode StagingOverwriteError if its last copy is not done."""
         if bs > self._capacity:
-            self._grow(grown(bs, self._capacity))
-        self._at = (self._at + 1) % RING_DEPTH
+            self._grow(_grown(bs, self._capacity))
+        self._at = (self._at + 1) % _RING_DEPTH
         slot = self._slots[self._at]
         if slot.copied is not None and not slot.copied.query():
             raise StagingOverwriteError(
@@ -174,7 +174,7 @@ class StagingRing:
 
     def _grow(self, capacity: int) -> None:
         self._capacity = capacity
-        self._slots = [_Slot(capacity, pinned=self.device.type == "cuda") for _ in range(RING_DEPTH)]
+        self._slots = [_Slot(capacity, pinned=self.device.type == "cuda") for _ in range(_RING_DEPTH)]
         self._device_lens = torch.empty((2, capacity), dtype=torch.int32, device=self.device)
         self._shipped_rids = None
 

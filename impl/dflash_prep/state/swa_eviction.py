@@ -11,7 +11,7 @@ from dflash_prep.state.pools import KVPools
 from dflash_prep.state.request import Request, ceil_to, floor_to
 from dflash_prep.state.swa_allocator import SWAAllocator
 
-DEFAULT_INTERVAL = 128
+_DEFAULT_INTERVAL = 128
 """Decode batches between two looks at a request (`SGLANG_SWA_EVICTION_INTERVAL`)."""
 
 
@@ -20,7 +20,7 @@ class SWAEviction:
     """window in tokens; interval in decode batches; with a radix tree at least a page stays beyond the window."""
 
     window: int
-    interval: int = DEFAULT_INTERVAL
+    interval: int = _DEFAULT_INTERVAL
     has_tree: bool = True
 
     def is_due(self, decode_batch_idx: int) -> bool:

@@ -20,29 +20,29 @@ from dflash_prep.errors import SettingError
 from dflash_prep.state.request import Request, ceil_to, floor_to
 from dflash_prep.state.reservation import Watermark
 
-TOPUP_VARIABLE = "SGLANG_OPT_DFLASH_DECODE_TOPUP_PAGES"
-DEFAULT_TOPUP_PAGES = 2
+_TOPUP_VARIABLE = "SGLANG_OPT_DFLASH_DECODE_TOPUP_PAGES"
+_DEFAULT_TOPUP_PAGES = 2
 MAX_TOPUP_PAGES = 8
 GUARD_MARGIN = 3
 """The free tokens must cover the eviction demand and this many times the top-up, as published."""
 
 
 @dataclass(frozen=True, slots=True)
-class TopUpSetting:
+class _TopUpSetting:
     """pages: K, 0 = off; is_explicit: somebody asked for it, so a skip deserves a warning."""
 
     pages: int
     is_explicit: bool
 
 
-def topup_from_environment(environment: Mapping[str, str] | None = None) -> TopUpSetting:
+def topup_from_environment(environment: Mapping[str, str] | None = None) -> _TopUpSetting:
     """K from `SGLANG_OPT_DFLASH_DECODE_TOPUP_PAGES`: default 2, 0 = off, at most 8; SettingError on anything else."""
-    text = (os.environ if environment is None else environment).get(TOPUP_VARIABLE)
+    text = (os.environ if environment is None else environment).get(_TOPUP_VARIABLE)
     if text is None:
-        return TopUpSetting(DEFAULT_TOPUP_PAGES, is_explicit=False)
+        return _TopUpSetting(_DEFAULT_TOPUP_PAGES, is_explicit=False)
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_TOPUP_PAGES):
-        raise SettingError(f"{TOPUP_VARIABLE}={text!r}: a whole number from 0 (off) to {MAX_TOPUP_PAGES} is expected")
-    return TopUpSetting(int(text), is_explicit=True)
+        raise SettingError(f"{_TOPUP_VARIABLE}={text!r}: a whole number from 0 (off) to {MAX_TOPUP_PAGES} is expected")
+    return _TopUpSetting(int(text), is_explicit=True)
 
 
 class TopUpDecision(StrEnum):
