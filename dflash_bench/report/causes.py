@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dflash_bench.model import RunMetrics, Value
+from dflash_bench.model import RunMetrics, Sides, Value
 
 GONE = 0.1
 """What is left of a cause that counts as gone: at most so much."""
@@ -46,7 +46,7 @@ class Cause:
 
     @property
     def late_share(self) -> float:
-        """The part of a host wait that made the GPU late, as a share of all of it."""
+        """The part of a host wait that made launches late, as a share of all of it."""
         return (self.late_ns or 0) / self.total_ns if self.total_ns else 0.0
 
     @property
@@ -136,3 +136,22 @@ def paired(
         for both in [(sides[0].get(key), sides[1].get(key))]
     ]
     return sorted(pairs, key=lambda p: -max(p.base_ns, p.candidate_ns))
+
+
+def dry_pairs(sides: Sides) -> list[CausePair]:
+    """What the GPU ran dry in on both sides, of the runs that are looked at step by step."""
+    base, candidate = ((dry_causes(runs[0]), steps_of(runs[0])) for _, runs in sides.named)
+    return paired(base, candidate)
+
+
+def late_wait_pairs(sides: Sides) -> list[CausePair]:
+    """The waits that made launches late, on both sides, by what they cost.
+
+    Where the GPU is dry for less time than before, what waits longer does so because it is ahead (launches of copies
+    beside a busy GPU are late too): such rows are left out.
+    """
+    base, candidate = ((host_waits(runs[0]), steps_of(runs[0])) for _, runs in sides.named)
+    dry = dry_pairs(sides)
+    is_less_dry = bool(dry) and sum(p.candidate_ns for p in dry) <= sum(p.base_ns for p in dry)
+    pairs = [p for p in paired(base, candidate, is_harm=True) if p.base_ns or p.candidate_ns]
+    return [p for p in pairs if not (is_less_dry and p.candidate_ns > p.base_ns)]

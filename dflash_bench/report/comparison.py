@@ -10,7 +10,7 @@ from itertools import groupby, zip_longest
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Better, Change, Comparison, Interval, Judgements, RunMetrics, Sides, Statistic, Unit
-from dflash_bench.report.causes import CausePair, dry_causes, host_waits, paired, steps_of
+from dflash_bench.report.causes import CausePair, dry_causes, dry_pairs, host_waits, late_wait_pairs, paired
 from dflash_bench.report.changes import change_texts, key_changes, pair_text, pooled_changes
 from dflash_bench.report.headline import sides_headline
 from dflash_bench.report.sheets import (
@@ -88,12 +88,11 @@ def _screen_sheet(comparison: Comparison, judgements: Judgements | None) -> Shee
 
 
 def _screen_causes(sides: Sides) -> Sheet:
-    """The first rows of both cause tables, per step; of waits what made the GPU late, where that is told."""
-    rows = []
-    for what, table, is_harm in (("GPU dry in", dry_causes, False), ("wait in", host_waits, True)):
-        both = [(table(runs[0]), steps_of(runs[0])) for _, runs in sides.named]
-        pairs = [p for p in paired(both[0], both[1], is_harm=is_harm) if p.base_ns or p.candidate_ns]
-        rows.append([(f"{what} {p.cause.name}", *_per_step(p)) for p in pairs[:_CAUSES_ON_SCREEN]])
+    """The first rows of both cause tables, per step; of waits what made launches late, where that is told."""
+    rows = [
+        [(f"{what} {p.cause.name}", *_per_step(p)) for p in pairs[:_CAUSES_ON_SCREEN]]
+        for what, pairs in (("GPU dry in", dry_pairs(sides)), ("wait in", late_wait_pairs(sides)))
+    ]
     # in turns, so that a small screen has the first of both
     mixed = tuple(row for both in zip_longest(*rows) for row in both if row)
     return Sheet("", ("which code", "base a step", "candidate a step"), mixed, ("which code",))

@@ -21,9 +21,9 @@ from dflash_bench.report.causes import (
     Cause,
     CausePair,
     dry_causes,
+    dry_pairs,
     host_waits,
-    paired,
-    steps_of,
+    late_wait_pairs,
 )
 from dflash_bench.report.changes import Tone, change_texts, pair_text, tone
 from dflash_bench.report.sides import pooled
@@ -140,36 +140,20 @@ def _remedy(leading: Judgement) -> str:
 
 def _reasons(sides: Sides) -> Iterator[str]:
     """What the host no longer waits for, or newly does, and what the GPU no longer, or newly, runs dry for."""
-    base, candidate = sides.base[0], sides.candidate[0]
-    steps = steps_of(base), steps_of(candidate)
-    for found, what, of_all in (
-        (paired((dry_causes(base), steps[0]), (dry_causes(candidate), steps[1])), "the GPU running dry in", "dry time"),
-        (
-            paired((host_waits(base), steps[0]), (host_waits(candidate), steps[1]), is_harm=True),
-            "the wait in",
-            "waits",
-        ),
-    ):
-        yield from _moved(found, what, of_all)
+    yield from _moved(dry_pairs(sides), "the GPU running dry in", "dry time")
+    yield from _moved(late_wait_pairs(sides), "the wait in", "waits")
 
 
 def _moved(pairs: Sequence[CausePair], what: str, of_all: str) -> Iterator[str]:
     totals = sum(p.base_ns for p in pairs), sum(p.candidate_ns for p in pairs)
     gone = [p for p in pairs if p.base_ns >= WORTH_NAMING * totals[0] > 0 and p.candidate_ns <= GONE * p.base_ns]
-    # a wait that costs nothing as far as the table tells is no news: a host that runs ahead waits longer
-    new = [
-        p
-        for p in pairs
-        if p.candidate_ns >= WORTH_NAMING * totals[1] > 0
-        and p.base_ns <= GONE * p.candidate_ns
-        and totals[1] > totals[0]
-        and not (what == "the wait in" and p.candidate is not None and p.candidate.late_ns is None)
-    ]
-    for word, found, total in (("gone", gone, totals[0]), ("new", new, totals[1])):
-        if found:
-            share = sum(p.base_ns if word == "gone" else p.candidate_ns for p in found) / total
-            names = _listed([p.cause.range_name for p in found])
-            yield f"{word}: {what} {names} ({percent(share, is_signed=False)} of {of_all})"
+    new = [p for p in pairs if p.candidate_ns >= WORTH_NAMING * totals[1] > 0 and p.base_ns <= GONE * p.candidate_ns]
+    if gone:
+        share = percent(sum(p.base_ns for p in gone) / totals[0], is_signed=False)
+        yield f"gone: {what} {_listed([p.cause.range_name for p in gone])} ({share} of {of_all})"
+    if new and totals[1] > totals[0]:
+        share = percent(sum(p.candidate_ns for p in new) / totals[1], is_signed=False)
+        yield f"new: {what} {_listed([p.cause.range_name for p in new])} ({share} of {of_all})"
 
 
 def _listed(names: Sequence[str], limit: int = 3) -> str:

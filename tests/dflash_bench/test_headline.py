@@ -121,6 +121,24 @@ def test_a_cause_that_came_is_named_only_where_the_whole_grew():
     assert both[1] == ("gone: the GPU running dry in more (100 % of dry time)",)
 
 
+def test_a_wait_that_grew_while_the_gpu_is_dry_for_less_time_is_no_news():
+    """On a GPU that is never dry, copies on a side stream are launched late behind a wait that costs nothing."""
+    period, columns = metric("step.period", 0, np.full(99, 5e6)), (*WAITS, "exposed_ns")
+
+    def made(arm, dry, wait):
+        rows = ((None, "decode_step > process_result", "cudaEventSynchronize", 9, wait, 1.0, wait // 2),)
+        tables = [Table("stall.by_cause", DRY, ((None, "fill · -", 9, dry, 1.0),))]
+        return run(period, arm=arm, tables=[*tables, Table("sync.by_range", columns, rows)])
+
+    found, judgements = compare_both([made("a", 900, 10)], [made("b", 90, 9_000)])
+    assert headed(found, judgements).why == ("gone: the GPU running dry in fill (100 % of dry time)",)
+    assert not [
+        row for sheet in comparison_report(found, judgements).sheets for row in sheet.rows if "wait in" in row[0]
+    ]
+    worse, verdicts = compare_both([made("a", 90, 10)], [made("b", 900, 9_000)])
+    assert "new: the wait in process_result (100 % of waits)" in headed(worse, verdicts).why
+
+
 def test_the_basis_names_device_workload_runs_and_steps():
     period = metric("step.period", 0, np.full(99, 5e6))
     found, judgements = compare_both([run(period)] * 3, [run(period, arm="b")] * 2)
