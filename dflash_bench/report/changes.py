@@ -15,7 +15,6 @@ KEY_METRICS = (
     "gpu.dry_per_step",
     "cost.prepare_for_decode",
     "step.lead",
-    "launch.run_ahead_fraction@main",
     "alloc.step_share",
     "alloc.step_cost",
     "dp.agreement_tax",

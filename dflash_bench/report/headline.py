@@ -28,6 +28,7 @@ from dflash_bench.report.causes import (
 from dflash_bench.report.changes import Tone, change_texts, pair_text, tone
 from dflash_bench.report.sides import pooled
 from dflash_bench.report.units import percent, readable
+from dflash_bench.run.request import is_repeatable
 
 _LEADING = ("step.period", "tokens.per_s")
 """What a comparison is about, the first that there is a verdict on."""
@@ -79,7 +80,7 @@ def sides_headline(sides: Sides, judgements: Judgements | None, findings: Sequen
     found = tone(leading)
     what = "; ".join([f"{_opening(leading)} {_full(leading, is_one_rank=is_one_rank)}", *_others(judged, leading)])
     why = () if sides.is_baseline else tuple(_reasons(sides))
-    return Headline(found, what, why, basis, _remedy(leading) if found is Tone.OPEN else "")
+    return Headline(found, what, why, basis, _remedy(leading, sides) if found is Tone.OPEN else "")
 
 
 def _over_all_ranks(judgements: Judgements) -> dict[str, Judgement]:
@@ -128,13 +129,20 @@ def _short(judged: Judgement, *, is_but: bool) -> str:
     return f"{'but ' * is_but}{_NAMES[judged.metric]} {pair_text(judged)}{per}"
 
 
-def _remedy(leading: Judgement) -> str:
+def _remedy(leading: Judgement, sides: Sides) -> str:
     """What would decide."""
+    base, candidate = sides.base[0].info, sides.candidate[0].info
+    is_own = is_repeatable(base) and is_repeatable(candidate)
     if leading.further is not None:
         more = f"{leading.further} more run{'s' * (leading.further != 1)} a side"
         return f"{more} would decide: dflash-bench run --repeats {leading.base_runs + leading.further}"
     if min(leading.base_runs, leading.candidate_runs) < 2:
-        return "a single run a side cannot tell a change from drift: dflash-bench run --repeats 5"
+        how = "capture several runs of each side, in turns"
+        if is_own and base.arm != candidate.arm:
+            how = f"dflash-bench run --arm {base.arm} --arm {candidate.arm} --workload {base.workload}"
+        elif is_own:
+            how = "dflash-bench run --repeats 5"
+        return f"a single run a side cannot tell a change from drift; what would decide: {how}"
     return f"{leading.reason}; more runs of this length would hardly decide, longer ones may: dflash-bench run --steps"
 
 

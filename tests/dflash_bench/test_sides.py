@@ -134,9 +134,9 @@ def test_a_metric_that_is_not_there_is_answered_with_the_near_one(cli) -> None:
 
 
 def test_a_pattern_is_said_back_as_it_was_typed(cli) -> None:
-    found = cli("metrics", "h200-control-r1", "--step-range", r"step\d(", "--profiles", REFERENCE)
+    found = cli("metrics", "h200-control-r1", "--metric", r"step\d(", "--profiles", REFERENCE)
     assert found.exit_code == ExitCode.USAGE
-    assert r"--step-range 'step\d(' is no regular expression" in found.stderr
+    assert r"fits 'step\d('" in found.stderr
 
 
 def test_a_command_to_type_next_finds_the_profiles_where_they_lie(cli, tmp_path) -> None:
