@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflash_bench.cli.completion import offer_runs
+from dflash_bench.cli.completion import offer_arms, offer_runs, offer_workloads
 from dflash_bench.cli.console import reading_progress, stderr, stdout
 from dflash_bench.cli.files import write_whole
+from dflash_bench.cli.gate_against import duet_runs, further_runs, told_to_git
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
     AgreementRange,
@@ -27,6 +29,7 @@ from dflash_bench.cli.options import (
 )
 from dflash_bench.cli.urls import with_urls
 from dflash_bench.errors import DataError, UsageError
+from dflash_bench.run.request import LoopDevice, RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,12 +51,33 @@ PolicyFile = Annotated[
 @with_urls("candidate", "base")
 def gate(
     candidate: Annotated[
-        str, typer.Argument(autocompletion=offer_runs, help="Runs of one arm: names, a pattern, captures, or a folder.")
-    ],
+        str | None,
+        typer.Argument(autocompletion=offer_runs, help="Runs of one arm: names, a pattern, captures, or a folder."),
+    ] = None,
     base: Annotated[
         str | None,
         typer.Option(autocompletion=offer_runs, help="Runs to hold it against. Default: the baseline of its key."),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="REF", help="Instead of RUNS: hold the code here against a git ref, in turns, now."),
+    ] = None,
+    against_python: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The same against another Python environment.")
+    ] = None,
+    arm: Annotated[str, typer.Option(autocompletion=offer_arms, help="Arm to run with --against.")] = "control",
+    workload: Annotated[
+        str, typer.Option(autocompletion=offer_workloads, help="Workload to run with --against.")
+    ] = "smoke",
+    ranks: Annotated[int, typer.Option(min=1, help="Ranks of each version with --against.")] = 2,
+    block: Annotated[int, typer.Option(min=1, help="Steps between two changes of the version.")] = 20,
+    pairs: Annotated[int, typer.Option(min=1, help="Blocks of each version in a pair of processes.")] = 30,
+    repeats: Annotated[int, typer.Option(min=1, help="Pairs of processes with --against.")] = 2,
+    device: Annotated[LoopDevice, typer.Option(help="What is decoded on with --against.")] = LoopDevice.AUTO,
+    recorder: Annotated[bool, typer.Option("--recorder", help="Record with the built-in recorder, not nsys.")] = False,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="For `git bisect run`: exit 125, skip, where it cannot tell.")
+    ] = False,
     baselines: Annotated[
         Path | None,
         typer.Option(
@@ -86,29 +110,70 @@ def gate(
     """Judge runs against a baseline under a policy: exit 0 pass, 3 regression, 4 the data cannot tell.
 
     While it cannot tell it makes further runs by itself, up to a budget, when the candidate is a run of the built-in
-    loop. In GitHub Actions it adds annotations and the step summary.
+    loop. In GitHub Actions it adds annotations and the step summary. --against needs no runs and no baseline: it makes
+    a duet of the code here and the code it is held against.
     """
     from dflash_bench.gate.decision import run_gate
     from dflash_bench.gate.policy import load_policy
     from dflash_bench.ingest.sources import IngestOptions
 
-    rules = load_policy(policy)
-    rules = replace(
-        rules,
-        budget=rules.budget if reruns is None else reruns,
-        baselines=rules.baselines if baselines is None else baselines,
-    )
-    if inject and not self_test:
-        raise UsageError("--inject says what --self-test makes worse", hint="add --self-test")
-    options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
-    reading = chosen_reading(preset, step_range, agreement_range)
-    sides = _sides(candidate, base, rules, options, reading)
-    if self_test:
-        _self_test(sides, rules, inject or [])
-        return
-    decision = run_gate(sides, rules, _again(sides, options, reading), reading)
-    _tell(decision, as_json=json, junit_file=junit, comment_file=comment)
-    raise typer.Exit(decision.exit_code)
+    with told_to_git() if bisect else nullcontext():
+        if inject and not self_test:
+            raise UsageError("--inject says what --self-test makes worse", hint="add --self-test")
+        request = RunRequest(
+            (arm,),
+            workload,
+            ranks,
+            repeats=repeats,
+            block=block,
+            pairs=pairs,
+            against=against,
+            against_python=against_python,
+            device=device,
+            recorder=recorder,
+            nsys=nsys,
+            profiles=profiles,
+        )
+        if (candidate is None) != request.is_against or (base is not None and request.is_against):
+            raise UsageError("name the runs to judge, or a version to hold the code against", hint="--against REF")
+        rules = load_policy(policy)
+        rules = replace(
+            rules,
+            budget=rules.budget if reruns is None else reruns,
+            baselines=rules.baselines if baselines is None else baselines,
+        )
+        options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
+        reading = chosen_reading(preset, step_range, agreement_range)
+        again: Callable[[int], Sides] | None
+        if candidate is None:
+            sides, again = _duet(request, reading)
+        else:
+            sides = _sides(candidate, base, rules, options, reading)
+            again = _again(sides, options, reading)
+        if self_test:
+            _self_test(sides, rules, inject or [])
+            return
+        decision = run_gate(sides, rules, again, reading)
+        _tell(decision, as_json=json, junit_file=junit, comment_file=comment)
+        raise typer.Exit(decision.exit_code)
+
+
+def _duet(request: RunRequest, reading: Reading) -> tuple[Sides, Callable[[int], Sides]]:
+    """Both versions from runs made now, and how more are made."""
+    from dflash_bench.model import Sides
+
+    made = duet_runs(request)
+
+    def sides() -> Sides:
+        old, new = ([profile.of_arm(label) for profile in made] for label in request.labels)
+        return Sides(_measured(old, reading), _measured(new, reading))
+
+    def again(num: int) -> Sides:
+        stderr.print(f"inconclusive: making {num} further pair{'s' * (num != 1)} of processes", markup=False)
+        made.extend(further_runs(request, num))
+        return sides()
+
+    return sides(), again
 
 
 def _sides(candidate: str, base: str | None, policy: Policy, options: IngestOptions, reading: Reading) -> Sides:
@@ -123,8 +188,8 @@ def _sides(candidate: str, base: str | None, policy: Policy, options: IngestOpti
         if profile.info.settings.get("interrupted"):
             raise UsageError(f"{profile.info.run} was interrupted: the gate takes whole runs only")
     if old is not None:
-        if same := {p.path for p in old} & {p.path for p in new}:
-            twice = ", ".join(sorted(p.name for p in same))
+        if same := {(p.path, p.arm) for p in old} & {(p.path, p.arm) for p in new}:
+            twice = ", ".join(sorted(path.name for path, _ in same))
             raise UsageError(f"{twice} stands on both sides", hint="name other runs with --base")
         return Sides(_measured(old, reading), _measured(new, reading))
     baseline = find(policy.baselines, new[0].info)
