@@ -1,4 +1,4 @@
-"""Two versions of the code against each other, and `git bisect run` with the gate: the commit that is to blame is found.
+"""Two versions of the code against each other, and `git bisect run` with the gate: it finds the commit to blame.
 
 A scratch repository holds a copy of the loop; one of its commits makes the preparation slower.
 """
@@ -94,7 +94,7 @@ def searched(folder: Path, good: str, *more: str) -> str:
 def test_the_commit_after_which_the_preparation_takes_far_longer_is_found(tmp_path: Path) -> None:
     """Three commits: one run of the gate decides. The whole search stands under ``soak``."""
     good, bad, _ = repository(tmp_path, 3, planted=1, share=20)
-    said = searched(tmp_path, good, "--ranks", "1", "--pairs", "6", "--block", "5", "--reruns", "0")
+    said = searched(tmp_path, good, "--ranks", "1", "--pairs", "12", "--block", "4", "--reruns", "0")
     assert f"{bad} is the first bad commit" in said
     profiles = [open_profile(path.parent) for path in (tmp_path / "profiles").glob("*/run.json")]
     assert {(p.info.arms, p.info.settings["base"], p.info.settings["candidate"]) for p in profiles} == {
