@@ -42,6 +42,8 @@ def measure_costs(view: View, found: Measurements) -> None:
     _add_ranges(view, own[~is_step & ~is_agreement], waited, traced, share, found)
     if found.coverage.launches is not None:
         whole = np.flatnonzero(view.is_whole)
+        if not len(whole):
+            return
         exposed, step = exposed_part(view, waits), steps.covering(waits.start)
         slack = steps.sum_by(step, waits.end - waits.start - exposed)
         found.add("sync.exposed_per_step", steps.sum_by(step, exposed)[whole], whole, coverage=found.coverage.launches)

@@ -45,7 +45,13 @@ def measure_coverage(view: View, found: Measurements) -> Coverage:
     of_work = 1 - joined.num_unlaunched / max(1, len(joined.work)) if view.is_traced.all() else of_calls
     of_graphs = _share(is_good, graphs)
     of_launches = min(of_work, _share(is_good, seen), of_graphs)
-    facts = {"without": without, "unlaunched": joined.num_unlaunched, "replays": _about_replays(joined)}
+    impossible = int(joined.is_impossible.sum())
+    facts: dict[str, object] = {
+        "without": without,
+        "unlaunched": joined.num_unlaunched,
+        "impossible": f", {impossible:,} pairs that cannot be" if impossible else "",
+        "replays": _about_replays(joined),
+    }
     if graphs.any() and not joined.has_work[graphs].any():
         found.warn("graph_launches_without_work", int(graphs.sum()), replays=facts["replays"])
         return Coverage(None, _judged(of_calls, "calls", facts, view, found))
@@ -77,7 +83,8 @@ def _share_of_calls(view: View) -> float:
 
 def _judged(share: float, what: str, facts: dict[str, object], view: View, found: Measurements) -> float | None:
     """The share, None where it is too small, with the warning that is due."""
-    if not len(view.scope) or share >= _WARNED_BELOW:
+    # a launch lost in steps is a call lost, and what else was lost with it nobody knows
+    if not len(view.scope) or share >= (1.0 if what == "calls" else _WARNED_BELOW):
         return share
     is_withheld = share < _WITHHELD_BELOW
     count = int(str(facts["without"])) + int(str(facts["unlaunched"]))

@@ -211,7 +211,7 @@ def _absent(found: Sequence[Agreements], ranks: Sequence[int]) -> Iterator[Findi
 
 def _untraced(info: RunInfo) -> Iterator[Finding]:
     """Ranks without any CUDA rows beside ranks that have them: of forked workers nsys traces the first alone."""
-    has_work = any(p.num_gpu_work for p in info.processes)
+    has_work = any(p.num_gpu_work for p in info.processes if p.rank is not None)
     for rank in info.ranks:
         own = info.processes_of(rank)
         if has_work and not any(p.num_api_calls or p.num_gpu_work for p in own):

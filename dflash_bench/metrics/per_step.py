@@ -12,7 +12,8 @@ def add_per_step(
 ) -> None:
     """Add a metric ``name`` ending in ``_per_step``: its sum of each step, of the steps that are chosen."""
     if len(view.steps):
-        found.add(name, per_step[chosen], chosen, coverage=share)
+        if len(chosen):
+            found.add(name, per_step[chosen], chosen, coverage=share)
         return
     scope = view.scope
     seconds = float((scope.end - scope.start).sum()) / 1e9

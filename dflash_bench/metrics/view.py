@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dflash_bench.metrics.events.arrays import NONE, OPEN, at_rows, distinct
+from dflash_bench.metrics.events.arrays import NONE, OPEN
 from dflash_bench.metrics.events.gpu import pieces
 from dflash_bench.metrics.events.host import Ranges, ThreadIndex, thread_index
 from dflash_bench.metrics.events.kinds import Kind, kinds_of
@@ -182,13 +182,9 @@ class View:
     @cached_property
     def is_whole(self) -> BoolArray:
         """bool [steps]: whether calls were traced, and it is known when the work before each launch ended."""
-        launches, work, whole = self.join.launches, self.join.work, self.is_traced.copy()
-        lane = at_rows(work.lane, launches.piece)
-        for own in distinct(lane[work.is_damaged[launches.piece]]):
-            rows = np.flatnonzero(lane == own)
-            behind = rows[1:][work.is_damaged[launches.piece[rows[:-1]]]]
-            step = self.scope.covering(launches.start[behind])
-            whole[step[step != NONE]] = False
+        launches, whole = self.join.launches, self.is_traced.copy()
+        step = self.scope.covering(launches.start[~launches.has_lead & ~launches.is_first])
+        whole[step[step != NONE]] = False
         return whole
 
     def named_anywhere(self, name: str) -> Ranges:

@@ -19,13 +19,17 @@ _MAX_SHIFT = 2
 """Replays that may come before the first launch when replays without an id are joined in order."""
 
 
+_MIN_LOST = 0.005
+"""Share of the calls of a name without work above which work was lost: a few copies leave no row in any capture."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launches:
     """Launches that GPU work was found for, in order of API start. All arrays [n].
 
     ``call`` and ``piece`` are the places of its call and its work. ``dry`` is when its lane had finished everything
-    queued before; ``has_lead`` is false for the first launch of a lane, which has none. ``is_by_order``: joined by
-    order of launch, for want of a correlation id.
+    queued before; ``has_lead`` is false for the first launch of a lane (``is_first``), which has none, and behind work
+    of which the capture does not tell when it ended. ``is_by_order``: joined by order of launch, for want of an id.
     """
 
     call: IntArray
@@ -37,6 +41,7 @@ class Launches:
     is_by_order: BoolArray
     dry: IntArray
     has_lead: BoolArray
+    is_first: BoolArray
 
     @property
     def lead(self) -> IntArray:
@@ -100,7 +105,7 @@ def join(calls: ApiCalls, work: Work) -> Join:
         is_by_order[replay] = True
         call[replay] = waiting[-1 - work.id[replay] - shift]
         has_work[call[replay]] = True
-    launches = _launches(calls, work, call, is_by_order)
+    launches = _launches(calls, work, call, is_by_order, _lost_calls(calls, has_work, call_of))
     return Join(
         launches=launches,
         has_work=has_work,
@@ -128,15 +133,33 @@ def _in_order(start: IntArray, work: Work) -> tuple[IntArray, int]:
     return replays[:0], 0
 
 
-def _launches(calls: ApiCalls, work: Work, call: IntArray, is_by_order: BoolArray) -> Launches:
-    """``call`` int64 [work]: the call of each piece, or NONE."""
+def _lost_calls(calls: ApiCalls, has_work: BoolArray, first: IntArray) -> BoolArray:
+    """bool [calls]: which must have queued work that is not in the capture, as most calls of their name have some.
+
+    ``first``: the calls that do not repeat an id.
+    """
+    # what is launched while a graph is captured becomes its node, and runs with its replays
+    opens, closes = calls.name.containing("StreamBeginCapture"), calls.name.containing("StreamEndCapture")
+    is_captured = np.cumsum(opens.astype(np.int64) - closes) > 0
+    num_names = len(calls.name.values)
+    count = np.bincount(calls.name.codes[~is_captured], minlength=num_names)
+    with_work = np.bincount(calls.name.codes[has_work], minlength=num_names)
+    is_first = np.zeros(len(calls), bool)
+    is_first[first] = True
+    is_losing = (2 * with_work > count) & (count - with_work > _MIN_LOST * count)
+    lost: BoolArray = is_first & ~has_work & ~is_captured & at_rows(is_losing, calls.name.codes)
+    return lost
+
+
+def _launches(calls: ApiCalls, work: Work, call: IntArray, is_by_order: BoolArray, is_lost: BoolArray) -> Launches:
+    """``call`` int64 [work]: the call of each piece, or NONE. ``is_lost`` bool [calls]: whose work is not there."""
     piece = np.flatnonzero(call != NONE)
     alone = np.flatnonzero(call == NONE)
     if not (call[piece][1:] >= call[piece][:-1]).all():
         # calls are in order of start, of equal starts by id
         piece = piece[np.argsort(call[piece], kind="stable")]
     call = call[piece]
-    dry, has_lead = _latest_end_before(work, piece, alone)
+    dry, has_lead, is_first = _latest_end_before(work, piece, alone, np.cumsum(is_lost, dtype=np.int64)[call])
     return Launches(
         call=call,
         piece=piece,
@@ -147,24 +170,30 @@ def _launches(calls: ApiCalls, work: Work, call: IntArray, is_by_order: BoolArra
         is_by_order=is_by_order[piece],
         dry=dry,
         has_lead=has_lead,
+        is_first=is_first,
     )
 
 
-def _latest_end_before(work: Work, piece: IntArray, alone: IntArray) -> tuple[IntArray, BoolArray]:
-    """Of each launched piece the latest end of the work before it on its lane, and whether that is known.
+def _latest_end_before(
+    work: Work, piece: IntArray, alone: IntArray, num_lost: IntArray
+) -> tuple[IntArray, BoolArray, BoolArray]:
+    """Of each launched piece the latest end of the work before it on its lane, whether that is known, and whether there
+    was none.
 
-    ``piece`` in order of launch. Work without a launch (``alone``) comes before what starts after it. After work whose
-    end is damaged nobody knows when the lane ran dry.
+    ``piece`` in order of launch, ``num_lost`` int64: how many calls before each queued work that is not in the capture.
+    Work without a launch (``alone``) comes before what starts after it. After lost work, and work whose end is damaged,
+    nobody knows when the lane ran dry.
     """
     lanes_of_work = work.lane
     lane, lane_alone = at_rows(lanes_of_work, piece), at_rows(lanes_of_work, alone)
-    dry, has_lead = np.zeros(len(piece), np.int64), np.ones(len(piece), bool)
+    dry, has_lead, is_first = np.zeros(len(piece), np.int64), np.ones(len(piece), bool), np.zeros(len(piece), bool)
     for own in distinct(lane):
         rows = np.flatnonzero(lane == own)
         end = work.end[piece[rows]]
         dry[rows[1:]] = np.maximum.accumulate(end)[:-1]
+        is_first[rows[:1]] = True
         has_lead[rows[:1]] = False
-        has_lead[rows[1:]] = ~work.is_damaged[piece[rows[:-1]]]
+        has_lead[rows[1:]] = ~work.is_damaged[piece[rows[:-1]]] & (num_lost[rows[1:]] == num_lost[rows[:-1]])
         rest = alone[lane_alone == own]
         if len(rest):
             rest = rest[np.argsort(work.start[rest], kind="stable")]
@@ -172,7 +201,7 @@ def _latest_end_before(work: Work, piece: IntArray, alone: IntArray) -> tuple[In
             before = np.searchsorted(work.start[rest], work.start[piece[rows]]) - 1
             later = rows[before >= 0]
             dry[later] = np.maximum(dry[later], latest[before[before >= 0]])
-    return dry, has_lead
+    return dry, has_lead, is_first
 
 
 def _first_call(calls: ApiCalls) -> tuple[IntArray, IntArray]:
