@@ -33,6 +33,12 @@ CODES: tuple[Code, ...] = (
     Code("domain_without_ranges", "capture", "a process opened an NVTX domain and left no range in it"),
     Code("ledger_missing", "capture", "a rank wrote no ledger, so its ranges cannot be counted"),
     Code("capture_missing", "capture", "a rank of an interrupted run left no whole capture"),
+    Code(
+        "process_killed",
+        "capture",
+        "a process of the program was killed before it wrote what it had recorded: its ranges are lost",
+        "{count} processes ({pids}) were killed before they wrote what they had recorded: their ranges are lost",
+    ),
     # ingest: what the file says of itself
     Code("driver_not_supported", "ingest", "the CUDA driver is newer than the nsys: GPU rows may be missing"),
     Code("nvtx_incomplete", "ingest", "nsys itself noted that NVTX ranges may be missing"),

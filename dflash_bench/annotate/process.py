@@ -43,6 +43,8 @@ from dflash_bench.errors import BenchError
 TABLE_VARIABLE = "DFLASH_BENCH_ANNOTATE"
 KIND_VARIABLE = "DFLASH_BENCH_ANNOTATE_SINK"
 ARM_VARIABLE = "DFLASH_BENCH_ANNOTATE_ARM"
+ENGINE_STEP = "engine_step"
+"""The step of a process that schedules for others, which have the table's step."""
 REPEAT_STEPS = 128
 """What a process says of itself is said again every so many steps: a window of a capture begins anywhere."""
 
@@ -111,7 +113,7 @@ class Annotation:
         return opening(function, hold, when, ends_if)
 
     def _span(self, name: str) -> NamedRange:
-        is_step = name == self._table.step
+        is_step = name in (self._table.step, ENGINE_STEP)
         push, pop = self._sink.range(name, is_step=is_step)
         return NamedRange(name, functools.partial(self._step, push) if is_step else push, pop)
 

@@ -40,7 +40,8 @@ class IngestOptions:
     """How captures become profiles. ``run``: one name for all of them; None: named after the files, run by run.
 
     ``arm`` and ``workload`` describe the run where the captures' marks do not; ``settings`` and ``counters`` (rank →
-    metric → value) come from the built-in loop. ``captures`` is a folder that moves into the profile with it. ``jobs``:
+    metric → value) come from the built-in loop. ``captures`` is a folder that moves into the profile with it;
+    ``findings`` is what making the captures met. ``jobs``:
     how many processes may read (None: one per core); the profile is the same with any number. ``run_tasks``: what
     reads the captures instead of processes of this machine, such as a cluster. ``is_implicit``: another command needs
     the profile; a name that is taken then gets a suffix instead of an error. ``rank_pattern``, ``ranks``: where ranks
@@ -59,6 +60,7 @@ class IngestOptions:
     settings: dict[str, Value] = field(default_factory=dict)
     counters: dict[str, dict[str, float]] = field(default_factory=dict)
     captures: Path | None = None
+    findings: tuple[Finding, ...] = ()
     jobs: int | None = None
     run_tasks: RunTasks | None = None
 
@@ -82,6 +84,7 @@ def build_profile(
     with partial_folder(target) as folder:
         parts = _write_events(exports, folder, options, progress)
         info = _describe(exports, parts, run, options, folder)
+        info = replace(info, findings=(*options.findings, *info.findings))
         if unread:
             names = ", ".join(path.name for path in unread)
             lost = finding("capture_unreadable", None, len(unread), names=names)

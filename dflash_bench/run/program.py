@@ -15,6 +15,8 @@ from dflash_bench.capture.folder import free_name, new_capture_folder, run_name,
 from dflash_bench.capture.machine import gpu_settings, host_settings
 from dflash_bench.capture.supervise import ChildEnd
 from dflash_bench.errors import BenchError, CaptureError, UsageError, quoted
+from dflash_bench.findings import finding
+from dflash_bench.model import Finding
 
 if TYPE_CHECKING:
     from dflash_bench.profile import Profile
@@ -78,8 +80,8 @@ def make_program_run(run: ProgramRun, output: IO[bytes], on_warning: Callable[[s
     end: ChildEnd | None = None
     try:
         files, end = record_command(capture, output)
-        for text in _losses(capture, files):
-            on_warning(text)
+        for lost in _losses(capture, files):
+            on_warning(lost.text)
         profile = _ingest_when_all_done(run, folder) if run.is_of_one_rank else _ingest(run, files, folder)
     except BenchError as error:
         placed = _with_place(error, folder, folder if run.is_of_one_rank else set_aside(folder, run.profiles, run.name))
@@ -101,14 +103,16 @@ def _folder(run: ProgramRun) -> Path:
     return folder
 
 
-def _losses(capture: CommandCapture, files: list[Path]) -> list[str]:
+def _losses(capture: CommandCapture, files: list[Path]) -> list[Finding]:
     """What the capture lacks although its processes emitted it."""
-    found = [] if capture.tool is None else [lost.text for lost in silent_domains(count_ranges(files[0], None))]
-    for note in sorted(capture.folder.glob(f"*.{RUNNING}")):
-        note.unlink()
-        lost = f"process {note.stem.removeprefix('pid')} was killed before it wrote what it had recorded"
-        found.append(f"{lost}: its ranges are lost")
-    return found
+    silent = () if capture.tool is None else silent_domains(count_ranges(files[0], None))
+    return [*silent, *_killed(capture.folder)]
+
+
+def _killed(folder: Path) -> tuple[Finding, ...]:
+    """Processes whose notes say that they still record, although the command is over."""
+    pids = [note.stem.removeprefix("pid") for note in sorted(folder.glob(f"*.{RUNNING}"))]
+    return (finding("process_killed", None, len(pids), pids=", ".join(pids)),) if pids else ()
 
 
 def _ingest_when_all_done(run: ProgramRun, folder: Path) -> Profile | None:
@@ -136,7 +140,10 @@ def _ingest(run: ProgramRun, files: list[Path], folder: Path) -> Profile:
         workload=run.workload,
         settings={**host_settings(), **gpu_settings()},
         captures=None if run.is_discarding else folder,
+        findings=_killed(folder),
     )
+    for left in folder.glob(f"*.{RUNNING}"):
+        left.unlink()
     (profile,) = ingest(files, options)
     if run.is_discarding:
         shutil.rmtree(folder)

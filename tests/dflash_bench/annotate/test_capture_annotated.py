@@ -82,8 +82,11 @@ def test_a_killed_process_is_said_beside_what_the_others_left(toy):
         "os.wait()\nLoop(1, 2).run(5)\n"
     )
     done = capture(toy, "--annotate", str(toy.folder / "table.toml"), "--recorder", program=program)
-    assert "was killed before it wrote what it had recorded: its ranges are lost" in done.stderr
-    assert counts(toy)[2]["decode_step"] == 4
+    assert "were killed before they wrote what they had recorded: their ranges are lost" in done.stderr
+    profile, _, count = counts(toy)
+    assert count["decode_step"] == 4
+    assert "process_killed" in {each.code for each in profile.info.findings}
+    assert not list((profile.path / "captures").glob("*.running"))
 
 
 def test_a_program_that_calls_nothing_of_the_table_is_an_error_with_a_hint(toy):
