@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 import subprocess
@@ -234,16 +235,9 @@ def test_without_nvtx_the_program_runs_and_it_is_said(toy, tmp_path):
     assert "nothing is annotated" in done.stderr
 
 
-def test_the_hook_needs_nothing_but_our_files_and_starts_with_no_import(toy):
-    """An isolated Python without site-packages: only the hook's folder and the engine's are on the path."""
-    environment = toy.environment(TABLE)
-    program = (
-        "import sys\nbefore = set(sys.modules)\n"
-        "assert not {'dflash_bench', 'tomllib', 'inspect', 'multiprocessing'} & before, before\n"
-        + RUN
-        + "assert 'numpy' not in sys.modules and 'typer' not in sys.modules\n"
-        "assert not any('site-packages' in path for path in sys.path)\n"
-    )
+def bare_python(toy, program: str, sink: SinkKind) -> subprocess.CompletedProcess:
+    """The program in a Python without site-packages: only the hook's folder and the engine's are on the path."""
+    environment = toy.environment(TABLE, sink)
     (toy.folder / "program.py").write_text(program)
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     start = (
@@ -253,7 +247,26 @@ def test_the_hook_needs_nothing_but_our_files_and_starts_with_no_import(toy):
     line = [base, "-S", "-c", start, toy.folder / "program.py", environment["PYTHONPATH"]]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_hook_needs_nothing_but_our_files_and_starts_with_no_import(toy):
+    program = (
+        "import sys\nbefore = set(sys.modules)\n"
+        "assert not {'dflash_bench', 'tomllib', 'inspect', 'multiprocessing'} & before, before\n"
+        + RUN
+        + "assert 'numpy' not in sys.modules and 'typer' not in sys.modules\n"
+        "assert not any('site-packages' in path for path in sys.path)\n"
+    )
+    bare_python(toy, program, SinkKind.RECORDER)
     assert toy.processes()[0]["decode_step"] == 3
+
+
+def test_an_environment_without_nvtx_takes_ours_where_it_was_built_for_the_same_python(toy):
+    program = f"import sys\n{RUN}print(sys.modules['nvtx'].__file__)\n"
+    done = bare_python(toy, program, SinkKind.NVTX)
+    assert done.stderr == ""
+    assert Path(done.stdout.strip()).samefile(importlib.util.find_spec("nvtx").origin)
 
 
 def test_our_own_folder_does_not_come_onto_the_path_of_the_program(toy):
