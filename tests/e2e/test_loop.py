@@ -144,9 +144,17 @@ def test_a_run_that_decoded_wrongly_says_where_and_exits_with_5(tmp_path, small)
     assert ledger(tmp_path)["checks"]["mismatch"].startswith("step 6, request 0, position ")
 
 
-def test_with_the_triton_kernels_in_their_interpreter_it_decodes_the_same(tmp_path, small) -> None:
+def test_a_result_that_comes_into_the_slot_of_another_step_exits_with_5(tmp_path, small) -> None:
+    done = loop("--arm", "floor", "--workload", small, "--steps", "12", "--plant", "ring@6", "--out", str(tmp_path))
+    assert done.returncode == 5
+    assert done.stderr.startswith("the result of step 6 with block ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arm", ["topup", pytest.param("floor", marks=pytest.mark.soak)])
+def test_with_the_triton_kernels_in_their_interpreter_it_decodes_the_same(tmp_path, small, arm) -> None:
     pytest.importorskip("triton")
-    arguments = ("--arm", "topup", "--workload", small, "--steps", "5", "--check", "--out", str(tmp_path))
+    arguments = ("--arm", arm, "--workload", small, "--steps", "5", "--check", "--out", str(tmp_path))
     interpreted = environment(TRITON_INTERPRET="1", DFLASH_PREP_FORCE_TRITON="1")
     done = subprocess.run(command(*arguments), capture_output=True, text=True, env=interpreted, timeout=240)
     assert done.returncode == 0, done.stderr
