@@ -233,7 +233,7 @@ CODES: tuple[Code, ...] = (
         "under 50 % of launches and GPU work joined: lead and stalls withheld",
         "only {share:.0%} of launches and GPU work could be joined: lead and stall figures are "
         "withheld ({without:,} launches without work, {unlaunched:,} pieces of work without "
-        "launch){replays}",
+        "launch{impossible}){replays}",
     ),
     Code(
         "coverage_low",
@@ -241,7 +241,7 @@ CODES: tuple[Code, ...] = (
         "under 95 % of launches and GPU work joined: lead and stalls rest on these",
         "{share:.0%} of launches and GPU work could be joined: lead and stall figures rest on "
         "these ({without:,} launches without work, {unlaunched:,} pieces of work without "
-        "launch){replays}",
+        "launch{impossible}){replays}",
     ),
     Code(
         "calls_withheld",

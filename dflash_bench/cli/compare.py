@@ -23,7 +23,9 @@ from dflash_bench.cli.options import (
     PresetName,
     ProfilesPlace,
     RankPattern,
+    SkipSteps,
     StepRange,
+    StepWindow,
     check_metric,
     chosen_pattern,
     chosen_reading,
@@ -50,6 +52,8 @@ def compare(
     per_rank: PerRank = None,
     preset: PresetName = None,
     step_range: StepRange = None,
+    steps: StepWindow = None,
+    skip_steps: SkipSteps = 0,
     agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
@@ -74,7 +78,7 @@ def compare(
     with reading_progress() as progress:
         old, new = both_sides(base, candidate, options, progress)
     stderr.print(describe_sides(old, new, is_chosen=candidate is not None), markup=False)
-    reading = chosen_reading(preset, step_range, agreement_range)
+    reading = chosen_reading(preset, step_range, agreement_range, steps, skip_steps)
     (_, old_runs), (_, new_runs) = measured(old, reading), measured(new, reading)
     found = compare_sides(Sides(old_runs, new_runs))
     judgements = found.judgements

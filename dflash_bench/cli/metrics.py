@@ -20,7 +20,9 @@ from dflash_bench.cli.options import (
     PresetName,
     ProfilesPlace,
     RankPattern,
+    SkipSteps,
     StepRange,
+    StepWindow,
     check_metric,
     chosen_pattern,
     chosen_reading,
@@ -42,6 +44,8 @@ def metrics(
     per_rank: PerRank = None,
     preset: PresetName = None,
     step_range: StepRange = None,
+    steps: StepWindow = None,
+    skip_steps: SkipSteps = 0,
     agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
@@ -59,7 +63,7 @@ def metrics(
     from dflash_bench.report.sheets import Detail
 
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
-    reading = chosen_reading(preset, step_range, agreement_range)
+    reading = chosen_reading(preset, step_range, agreement_range, steps, skip_steps)
     with reading_progress() as progress:
         found = resolve_all(profile, options, progress)
     # of a run in which arms take turns each arm has its figures

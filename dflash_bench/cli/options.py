@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace
@@ -71,6 +72,11 @@ StepRange = Annotated[
         " what a known engine calls it."
     ),
 ]
+StepWindow = Annotated[
+    str | None,
+    typer.Option("--steps", metavar="A:B", help="Only the steps of each process from number A to B − 1, from 0."),
+]
+SkipSteps = Annotated[int, typer.Option("--skip-steps", min=0, help="Leave out the first steps of each process.")]
 AgreementRange = Annotated[
     str | None, typer.Option(help="Name of the range in which ranks meet. Default: dp_agreement.")
 ]
@@ -113,18 +119,38 @@ def with_place(report: Report, profiles: Path) -> Report:
     return replace(report, following=tuple(f"{c} --profiles {shlex.quote(str(profiles))}" for c in report.following))
 
 
-def chosen_reading(preset: str | None, step_range: str | None, agreement_range: str | None) -> Reading:
-    """How the ranges are read: the preset's roles, and what the command line says instead."""
+def chosen_reading(
+    preset: str | None,
+    step_range: str | None,
+    agreement_range: str | None,
+    window: str | None = None,
+    skipped: int = 0,
+) -> Reading:
+    """How the ranges are read: the preset's roles, and what the command line says instead.
+
+    ``window`` is ``A:B``, either of them empty for no bound; ``skipped`` steps are left out at the beginning of it.
+    Raises UsageError for a window that is none, or holds no step.
+    """
     from dflash_bench.metrics.presets import reading_of
     from dflash_bench.metrics.reading import Reading
 
     reading = Reading() if preset is None else reading_of(_preset(preset))
+    first, last = (0, None) if window is None else _bounds(window)
     return replace(
         reading,
         is_open=preset is None and step_range is None,
         step=reading.step if step_range is None else step_range,
         agreement=reading.agreement if agreement_range is None else agreement_range,
+        first=first + skipped,
+        last=last,
     )
+
+
+def _bounds(window: str) -> tuple[int, int | None]:
+    found = re.fullmatch(r"(\d*):(\d*)", window)
+    if found is None or (found[2] and int(found[1] or 0) >= int(found[2])):
+        raise UsageError(f"--steps {quoted(window)} is no window of steps", hint="--steps 100:400, 100: or :400")
+    return int(found[1] or 0), int(found[2]) if found[2] else None
 
 
 def chosen_pattern(preset: str | None, rank_pattern: str | None) -> str:

@@ -21,7 +21,9 @@ from dflash_bench.cli.options import (
     PresetName,
     ProfilesPlace,
     RankPattern,
+    SkipSteps,
     StepRange,
+    StepWindow,
     chosen_pattern,
     chosen_reading,
 )
@@ -67,6 +69,8 @@ def report(
     ] = None,
     preset: PresetName = None,
     step_range: StepRange = None,
+    steps: StepWindow = None,
+    skip_steps: SkipSteps = 0,
     agreement_range: AgreementRange = None,
     rank_pattern: RankPattern = None,
     nsys: NsysPath = None,
@@ -81,18 +85,18 @@ def report(
     from dflash_bench.ingest.sources import IngestOptions
     from dflash_bench.report.console import show
 
-    steps = parse_steps(perfetto_steps)
-    if steps is not None and perfetto is None:
+    traced_steps = parse_steps(perfetto_steps)
+    if traced_steps is not None and perfetto is None:
         raise UsageError("--perfetto-steps says what --perfetto writes", hint="add --perfetto FILE")
     options = IngestOptions(profiles=profiles, rank_pattern=chosen_pattern(preset, rank_pattern), nsys=nsys)
-    reading = chosen_reading(preset, step_range, agreement_range)
+    reading = chosen_reading(preset, step_range, agreement_range, steps, skip_steps)
     page, short, traced = _page(base, candidate, options, reading)
     write_whole(output, page)
     show(replace(short, following=()), stdout)
     if perfetto is not None:
         from dflash_bench.report.perfetto import write_trace
 
-        count = write_trace(perfetto, traced, reading, steps)
+        count = write_trace(perfetto, traced, reading, traced_steps)
         stderr.print(f"written: {perfetto}, {count:,} events; open it in https://ui.perfetto.dev", markup=False)
 
 
