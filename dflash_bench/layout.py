@@ -13,6 +13,7 @@ A profile is a folder, whole or not there::
       stacks/…                            which code made an API call, where the capture holds its call chain
       steps/rank=0/steps.parquet          what the built-in loop counted itself, one row a step; only for its runs
       unprofiled_steps/…                  the same of the arm's run without any tool, where one was made
+      figures/…                           what was measured of it, while nothing of it changes (`metrics.cache`)
       processes.parquet                   the processes, their ranks, and where the rank was read
 
 The folders are Hive-partitioned: ``pandas.read_parquet("profiles/x/ranges")`` or DuckDB read them as they are. Rows of
@@ -40,6 +41,8 @@ from dflash_bench.model import ProcessInfo
 FORMAT_VERSION = 2
 NO_RANK = "__HIVE_DEFAULT_PARTITION__"
 RUN_FILE = "run.json"
+FIGURES = "figures"
+"""The folder of what was measured, which can be made again."""
 
 NAME = pa.dictionary(pa.int32(), pa.string())
 """Names repeat millions of times: stored once, referred to by index."""

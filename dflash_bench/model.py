@@ -188,6 +188,25 @@ class Statistic(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Summary:
+    """A distribution in five figures, in the metric's unit. Quantiles interpolate linearly between order statistics.
+
+    ``figure`` is the metric's statistic, None where it has none. ``values`` and ``group``: the samples themselves, so
+    that nobody takes it for a summary of others.
+    """
+
+    n: int
+    p50: float
+    p90: float
+    p99: float
+    mean: float
+    total: float
+    figure: float | None
+    values: FloatArray
+    group: BoolArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One metric of one run and rank, with the samples it was computed from.
 
@@ -196,8 +215,7 @@ class Metric:
     no samples behind it. ``block`` int [n] is the step of each sample, by which it is resampled; None: its order.
     ``pair`` int [n] is the pair of blocks that each sample is from, in a duet: arms are compared pair by pair.
     ``num_samples`` overrides n where a value rests on more than one sample. ``coverage`` is the share of the events
-    that the figure could see, where that can be less than all of them. ``pair`` int64 [n]: of a duet, the pair of
-    blocks that each sample belongs to.
+    that the figure could see, where that can be less than all of them. ``summary``: where it is known already.
     """
 
     name: str
@@ -210,6 +228,7 @@ class Metric:
     num_samples: int | None = None
     coverage: float | None = None
     pair: IntArray | None = None
+    summary: Summary | None = None
 
     @property
     def n(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from dflash_bench.errors import DataError
 from dflash_bench.findings import finding
 from dflash_bench.metrics.agreement import Agreements, agreement_metrics, meet, on_clocks
+from dflash_bench.metrics.cache import cached
 from dflash_bench.metrics.clocks import first_on_clock
 from dflash_bench.metrics.cores import measure_cores, of_the_group
 from dflash_bench.metrics.lateness import lateness_rows
@@ -68,19 +69,21 @@ def measure(profile: Profile, reading: Reading | None = None, workers: Workers |
     expression, or the run has no such arm.
 
     One process of the run is held in memory as a whole, some 60 bytes a row. Large runs of several ranks are measured
-    by several spawned processes: a script that calls this needs ``if __name__ == "__main__"``, or `Workers(1)`.
+    by several spawned processes: a script that calls this needs ``if __name__ == "__main__"``, or `Workers(1)`. What
+    was measured of a large run stays beside its profile, and is read from there the next time (`cache`).
     """
     reading = reading or Reading(is_open=True)
     if profile.arm is not None or reading.arm is not None:
         arm = reading.arm or profile.arm
         assert arm is not None
         profile, reading = profile.of_arm(arm), replace(reading, arm=arm)
-    info = profile.info
     reading.check()
-    by_rank = {
-        rank: _joined(info.processes_of(rank), found)
-        for rank, found in each_rank(profile, reading, workers or Workers())
-    }
+    return cached(profile, reading, lambda: _measure(profile, reading, workers or Workers()))
+
+
+def _measure(profile: Profile, reading: Reading, workers: Workers) -> RunMetrics:
+    info = profile.info
+    by_rank = {rank: _joined(info.processes_of(rank), found) for rank, found in each_rank(profile, reading, workers)}
     _drop_whole_captures(by_rank)
     cores = measure_cores(profile, reading)
     of_the_group(cores, info.processes, {rank: each.found for rank, each in by_rank.items()})

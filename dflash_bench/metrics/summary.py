@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dflash_bench.model import FloatArray, Metric, Statistic, Unit
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A distribution in five figures, in the metric's unit. Quantiles interpolate linearly between order statistics."""
-
-    n: int
-    p50: float
-    p90: float
-    p99: float
-    mean: float
-    total: float
+from dflash_bench.model import FloatArray, Metric, Statistic, Summary, Unit
 
 
 def has_quantiles(metric: Metric) -> bool:
@@ -29,16 +15,34 @@ def has_quantiles(metric: Metric) -> bool:
 
 def summarise(metric: Metric) -> Summary | None:
     """The summary of a metric's samples; None where there are none."""
+    if (known := _known(metric)) is not None and known.n == metric.n:
+        return known
+    return summary_of(metric)
+
+
+def summary_of(metric: Metric) -> Summary | None:
+    """The same, computed from the samples."""
     if not len(metric.values):
         return None
     p50, p90, p99 = (float(each) for each in np.percentile(metric.values, (50, 90, 99)))
-    return Summary(metric.n, p50, p90, p99, float(metric.values.mean()), float(metric.values.sum()))
+    mean, total = float(metric.values.mean()), float(metric.values.sum())
+    own = statistic(metric, metric.values, metric.group)
+    return Summary(metric.n, p50, p90, p99, mean, total, own, metric.values, metric.group)
+
+
+def _known(metric: Metric) -> Summary | None:
+    """The summary that came with a metric, as long as its samples are those it was computed from."""
+    known = metric.summary
+    is_of_these = known is not None and known.values is metric.values and known.group is metric.group
+    return known if is_of_these else None
 
 
 def figure(metric: Metric) -> float | None:
     """The one figure by which a metric is compared: its statistic over its samples; None where there are none."""
     if not len(metric.values):
         return None
+    if (known := _known(metric)) is not None:
+        return known.figure
     return statistic(metric, metric.values, metric.group)
 
 

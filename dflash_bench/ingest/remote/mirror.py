@@ -30,7 +30,7 @@ from dflash_bench.ingest.nsys.reports import CAPTURE_SUFFIXES
 from dflash_bench.ingest.sources import expand, profiles_in
 from dflash_bench.ingest.steps import UNPROFILED_FOLDER
 from dflash_bench.ingest.torch.trace import ENGINE_SUFFIXES
-from dflash_bench.layout import RUN_FILE
+from dflash_bench.layout import FIGURES, RUN_FILE
 from dflash_bench.profile import is_profile
 from dflash_bench.storage import (
     Listing,
@@ -172,7 +172,8 @@ def publish(folder: Path, target: Url, *, is_replace: bool = False, progress: Tr
     run = (folder / RUN_FILE).read_bytes()
     if not is_replace and _is_there(target, run):
         return
-    files = [p.relative_to(folder).as_posix() for p in sorted(folder.rglob("*")) if p.is_file() and p.name != RUN_FILE]
+    within = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if p.is_file() and p.name != RUN_FILE)
+    files = [p.as_posix() for p in within if p.parts[0] != FIGURES]
     if is_replace:
         _take_down(target)
     if not create(target / _CLAIM, _identity(run)) and read_bytes(target / _CLAIM) != _identity(run):
