@@ -189,11 +189,7 @@ class Statistic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A distribution in five figures, in the metric's unit. Quantiles interpolate linearly between order statistics.
-
-    ``figure`` is the metric's statistic, None where it has none. ``values`` and ``group``: the samples themselves, so
-    that nobody takes it for a summary of others.
-    """
+    """A distribution in five figures, in the metric's unit. Quantiles interpolate linearly between order statistics."""
 
     n: int
     p50: float
@@ -201,9 +197,19 @@ class Summary:
     p99: float
     mean: float
     total: float
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFigures:
+    """What is known of some samples: their summary, and the metric's statistic over them, None where it has none.
+
+    ``values`` and ``group`` are the samples themselves, so that nobody takes it for what is known of others.
+    """
+
+    summary: Summary
     figure: float | None
     values: FloatArray
-    group: BoolArray | None = None
+    group: BoolArray | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +221,7 @@ class Metric:
     no samples behind it. ``block`` int [n] is the step of each sample, by which it is resampled; None: its order.
     ``pair`` int [n] is the pair of blocks that each sample is from, in a duet: arms are compared pair by pair.
     ``num_samples`` overrides n where a value rests on more than one sample. ``coverage`` is the share of the events
-    that the figure could see, where that can be less than all of them. ``summary``: where it is known already.
+    that the figure could see, where that can be less than all of them. ``known``: what was computed already.
     """
 
     name: str
@@ -228,7 +234,7 @@ class Metric:
     num_samples: int | None = None
     coverage: float | None = None
     pair: IntArray | None = None
-    summary: Summary | None = None
+    known: SampleFigures | None = None
 
     @property
     def n(self) -> int:

@@ -26,8 +26,8 @@ import dflash_bench
 from dflash_bench.errors import DataError
 from dflash_bench.layout import FIGURES
 from dflash_bench.metrics.reading import Reading
-from dflash_bench.metrics.summary import summary_of
-from dflash_bench.model import Finding, Metric, RunMetrics, Statistic, Summary, Table, Unit
+from dflash_bench.metrics.summary import figure, summarise
+from dflash_bench.model import Finding, Metric, RunMetrics, SampleFigures, Statistic, Summary, Table, Unit
 from dflash_bench.profile import Profile
 from dflash_bench.whole import whole_file
 
@@ -142,8 +142,8 @@ def _write(path: Path, found: RunMetrics) -> None:
 
 
 def _about(metric: Metric) -> list[Any]:
-    known = summary_of(metric)
-    figures = None if known is None else [known.figure, known.p50, known.p90, known.p99, known.mean, known.total]
+    known = summarise(metric)
+    figures = None if known is None else [figure(metric), *dataclasses.astuple(known)]
     return [metric.name, metric.rank, metric.unit, metric.statistic, metric.num_samples, metric.coverage, figures]
 
 
@@ -175,13 +175,11 @@ def _metric(raw: Sequence[Any], whole: np.ndarray[Any, Any] | None) -> Metric:
     name, rank, unit, statistic, num_samples, coverage, figures, *places = raw
     values, group, block, pair = (_array(place, whole) for place in places)
     assert values is not None
-    summary = None
+    known = None
     if figures is not None:
-        own, p50, p90, p99, mean, total = figures
-        n = len(values) if num_samples is None else num_samples
-        summary = Summary(n, p50, p90, p99, mean, total, own, values, group)
+        known = SampleFigures(Summary(*figures[1:]), figures[0], values, group)
     return Metric(
-        name, rank, Unit(unit), Statistic(statistic), values, group, block, num_samples, coverage, pair, summary
+        name, rank, Unit(unit), Statistic(statistic), values, group, block, num_samples, coverage, pair, known
     )
 
 

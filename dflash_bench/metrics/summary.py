@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dflash_bench.model import FloatArray, Metric, Statistic, Summary, Unit
+from dflash_bench.model import FloatArray, Metric, SampleFigures, Statistic, Summary, Unit
 
 
 def has_quantiles(metric: Metric) -> bool:
@@ -15,26 +15,19 @@ def has_quantiles(metric: Metric) -> bool:
 
 def summarise(metric: Metric) -> Summary | None:
     """The summary of a metric's samples; None where there are none."""
-    if (known := _known(metric)) is not None and known.n == metric.n:
-        return known
-    return summary_of(metric)
-
-
-def summary_of(metric: Metric) -> Summary | None:
-    """The same, computed from the samples."""
     if not len(metric.values):
         return None
+    if (known := _known(metric)) is not None:
+        return known.summary
     p50, p90, p99 = (float(each) for each in np.percentile(metric.values, (50, 90, 99)))
-    mean, total = float(metric.values.mean()), float(metric.values.sum())
-    own = statistic(metric, metric.values, metric.group)
-    return Summary(metric.n, p50, p90, p99, mean, total, own, metric.values, metric.group)
+    return Summary(metric.n, p50, p90, p99, float(metric.values.mean()), float(metric.values.sum()))
 
 
-def _known(metric: Metric) -> Summary | None:
-    """The summary that came with a metric, as long as its samples are those it was computed from."""
-    known = metric.summary
+def _known(metric: Metric) -> SampleFigures | None:
+    """What came with a metric, as long as its samples are those that it is of."""
+    known = metric.known
     is_of_these = known is not None and known.values is metric.values and known.group is metric.group
-    return known if is_of_these else None
+    return known if is_of_these and known is not None and known.summary.n == metric.n else None
 
 
 def figure(metric: Metric) -> float | None:

@@ -55,7 +55,7 @@ def test_a_second_look_is_the_same_to_the_last_digit_and_measures_nothing(profil
     assert len(times) == 1
     same(first, second)
     for metric in second.metrics:
-        anew = summarise(replace(metric, summary=None))
+        anew = summarise(replace(metric, known=None))
         known = summarise(metric)
         assert (known.p50, known.p90, known.p99, known.mean, known.total) == (
             anew.p50, anew.p90, anew.p99, anew.mean, anew.total,
