@@ -42,11 +42,13 @@ def play(step: str, folder: Path, **variables: str) -> subprocess.CompletedProce
 def command_lines(text: str) -> list[str]:
     """Every call of dflash-bench in a workflow or a shell script, each on one line."""
     joined = text.replace("\\\n", " ")
-    found = re.findall(r"^[ (a-z]*?(?:run: |cd \"\$side\" && |srun (?:--\S+ )*)?(dflash-bench [a-z].*)$", joined, re.M)
+    before = r"^[ (a-z]*?(?:run: |cd \"\$side\" && |srun (?:--\S+ )*)?(?:\.venv/bin/)?"
+    found = re.findall(before + "(dflash-bench [a-z].*)$", joined, re.M)
     return [re.sub(r" (2>|\|\|).*|\)$", "", line) for line in found]
 
 
-COMMANDS = [(p.name, line) for p in [FOLDER / "gate.yml", *EXAMPLES] for line in command_lines(p.read_text("utf-8"))]
+TYPED = [FOLDER / "gate.yml", FOLDER / "ci.yml", *EXAMPLES]
+COMMANDS = [(p.name, line) for p in TYPED for line in command_lines(p.read_text("utf-8"))]
 
 
 @pytest.mark.parametrize(("file", "line"), COMMANDS)
