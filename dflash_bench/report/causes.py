@@ -9,6 +9,8 @@ from dflash_bench.model import RunMetrics, Sides, Value
 
 GONE = 0.1
 """What is left of a cause that counts as gone: at most so much."""
+_RARE = 0.01
+"""Share of the steps up to which a cause is an accident."""
 WORTH_NAMING = 0.1
 """Share of a whole table from which a cause is named in a sentence."""
 
@@ -57,11 +59,8 @@ class Cause:
 
 def dry_causes(run: RunMetrics) -> list[Cause]:
     """What the host did while the GPU had nothing to do, the longest first."""
-    found = list(_rows(run, "dry.by_cause"))
-    if found:
-        return _longest_first(Cause(str(r["cause"]), "", _int(r["steps"]), _int(r["total_ns"])) for r in found)
-    rows = _rows(run, "stall.by_cause")
-    return _longest_first(Cause(str(r["cause"]), "", _int(r["launches"]), _int(r["lost_total_ns"])) for r in rows)
+    rows = _rows(run, "dry.by_cause")
+    return _longest_first(Cause(str(r["cause"]), "", _int(r["steps"]), _int(r["total_ns"])) for r in rows)
 
 
 def host_waits(run: RunMetrics) -> list[Cause]:
@@ -108,6 +107,19 @@ class CausePair:
     candidate: Cause | None
     base_ns: float
     candidate_ns: float
+    num_steps: tuple[int, int]
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether it befell so few steps of either side that it is an accident: loading a module, another process."""
+        sides = zip((self.base, self.candidate), self.num_steps, strict=True)
+        return all(cause is None or cause.count < _RARE * num for cause, num in sides)
+
+    @property
+    def name(self) -> str:
+        """As people say it, and in how few steps, where they are few."""
+        few = f" ({self.cause.count:,} time{'s' * (self.cause.count != 1)})" if self.is_rare else ""
+        return f"{self.cause.name}{few}"
 
     @property
     def cause(self) -> Cause:
@@ -125,13 +137,13 @@ def paired(
     ``is_harm``: count what a cause cost the GPU, not how long it took.
     """
     sides = [{(c.where, c.call): c for c in causes} for causes, _ in (base, candidate)]
-    steps = [max(num, 1) for _, num in (base, candidate)]
+    steps = max(base[1], 1), max(candidate[1], 1)
 
     def weight(cause: Cause | None, num: int) -> float:
         return 0.0 if cause is None else (cause.harm_ns if is_harm else cause.total_ns) / num
 
     pairs = [
-        CausePair(*both, *(weight(c, num) for c, num in zip(both, steps, strict=True)))
+        CausePair(*both, weight(both[0], steps[0]), weight(both[1], steps[1]), steps)
         for key in dict.fromkeys([*sides[0], *sides[1]])
         for both in [(sides[0].get(key), sides[1].get(key))]
     ]

@@ -90,7 +90,7 @@ def _screen_sheet(comparison: Comparison, judgements: Judgements | None) -> Shee
 def _screen_causes(sides: Sides) -> Sheet:
     """The first rows of both cause tables, per step; of waits what made launches late, where that is told."""
     rows = [
-        [(f"{what} {p.cause.name}", *_per_step(p)) for p in pairs[:_CAUSES_ON_SCREEN]]
+        [(f"{what} {p.name}", *_per_step(p)) for p in pairs[:_CAUSES_ON_SCREEN]]
         for what, pairs in (("GPU dry in", dry_pairs(sides)), ("wait in", late_wait_pairs(sides)))
     ]
     # in turns, so that a small screen has the first of both

@@ -153,6 +153,7 @@ def _reasons(sides: Sides) -> Iterator[str]:
 
 
 def _moved(pairs: Sequence[CausePair], what: str, of_all: str) -> Iterator[str]:
+    pairs = [p for p in pairs if not p.is_rare]
     totals = sum(p.base_ns for p in pairs), sum(p.candidate_ns for p in pairs)
     gone = [p for p in pairs if p.base_ns >= WORTH_NAMING * totals[0] > 0 and p.candidate_ns <= GONE * p.base_ns]
     new = [p for p in pairs if p.candidate_ns >= WORTH_NAMING * totals[1] > 0 and p.base_ns <= GONE * p.candidate_ns]

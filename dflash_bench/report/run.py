@@ -9,7 +9,7 @@ from itertools import groupby, zip_longest
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.summary import figure, has_quantiles, summarise
 from dflash_bench.model import Metric, RunMetrics, Unit
-from dflash_bench.report.causes import dry_causes, host_waits, steps_of
+from dflash_bench.report.causes import dry_causes, host_waits, paired, steps_of
 from dflash_bench.report.changes import KEY_METRICS
 from dflash_bench.report.headline import run_headline
 from dflash_bench.report.sheets import (
@@ -85,7 +85,7 @@ def _screen_causes(run: RunMetrics) -> Sheet:
         rows.append(
             [
                 (
-                    f"{what} {c.name}",
+                    f"{what} {paired(((c,), steps), ((), 0))[0].name}",
                     _per_step(c.total_ns, steps),
                     percent(c.total_ns / total, is_signed=False),
                     "" if c.late_ns is None else _per_step(c.late_ns, steps),

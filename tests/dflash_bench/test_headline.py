@@ -69,7 +69,7 @@ def steps(period, busy, dry, tables=(), arm="a"):
     return run(*found, tables=tables, arm=arm)
 
 
-DRY = ("rank", "cause", "launches", "lost_total_ns", "lost_p50_ns")
+DRY = ("rank", "cause", "steps", "total_ns", "share")
 WAITS = ("rank", "path", "api", "count", "total_ns", "p50_ns")
 
 
@@ -86,7 +86,7 @@ def test_causes_that_went_and_came_are_named_by_their_range_with_their_share():
     old = run(
         period,
         tables=[
-            Table("stall.by_cause", DRY, ((None, "fill · -", 9, 900, 1.0), (None, "- · -", 1, 100, 1.0))),
+            Table("dry.by_cause", DRY, ((None, "fill · -", 9, 900, 1.0), (None, "- · -", 1, 100, 1.0))),
             Table("sync.by_range", WAITS, ((None, "decode_step > resolve", "cudaStreamSynchronize", 9, 99, 1.0),)),
         ],
     )
@@ -94,7 +94,7 @@ def test_causes_that_went_and_came_are_named_by_their_range_with_their_share():
         period,
         arm="b",
         tables=[
-            Table("stall.by_cause", DRY, ((None, "- · -", 1, 100, 1.0),)),
+            Table("dry.by_cause", DRY, ((None, "- · -", 1, 100, 1.0),)),
             Table(
                 "sync.by_range", WAITS, ((None, "decode_step > process_result", "cudaEventSynchronize", 9, 9**9, 1.0),)
             ),
@@ -110,7 +110,7 @@ def test_causes_that_went_and_came_are_named_by_their_range_with_their_share():
 def test_a_cause_that_came_is_named_only_where_the_whole_grew():
     period = metric("step.period", 0, np.full(99, 5e6))
     less, more = (
-        run(period, arm=arm, tables=[Table("stall.by_cause", DRY, ((None, f"{arm} · -", 9, total, 1.0),))])
+        run(period, arm=arm, tables=[Table("dry.by_cause", DRY, ((None, f"{arm} · -", 9, total, 1.0),))])
         for arm, total in (("less", 100), ("more", 900))
     )
     both = [headed(*compare_both([a], [b])).why for a, b in ((less, more), (more, less))]
@@ -127,7 +127,7 @@ def test_a_wait_that_grew_while_the_gpu_is_dry_for_less_time_is_no_news():
 
     def made(arm, dry, wait):
         rows = ((None, "decode_step > process_result", "cudaEventSynchronize", 9, wait, 1.0, wait // 2),)
-        tables = [Table("stall.by_cause", DRY, ((None, "fill · -", 9, dry, 1.0),))]
+        tables = [Table("dry.by_cause", DRY, ((None, "fill · -", 9, dry, 1.0),))]
         return run(period, arm=arm, tables=[*tables, Table("sync.by_range", columns, rows)])
 
     found, judgements = compare_both([made("a", 900, 10)], [made("b", 90, 9_000)])
@@ -137,6 +137,16 @@ def test_a_wait_that_grew_while_the_gpu_is_dry_for_less_time_is_no_news():
     ]
     worse, verdicts = compare_both([made("a", 90, 10)], [made("b", 900, 9_000)])
     assert "new: the wait in process_result (100 % of waits)" in headed(worse, verdicts).why
+
+
+def test_what_befell_one_step_in_a_hundred_is_no_news_and_says_how_often_it_was():
+    period = metric("step.period", 0, np.full(999, 5e6))
+    rows = ((None, "loop · cuModuleLoadData", 2, 9_000_000, 1.0), (None, "fill · -", 900, 1_000_000, 1.0))
+    found, judgements = compare_both([run(period, tables=[Table("dry.by_cause", DRY, rows)])], [run(period, arm="b")])
+    assert headed(found, judgements).why == ("gone: the GPU running dry in fill (100 % of dry time)",)
+    names = [row[0] for sheet in comparison_report(found, judgements).sheets for row in sheet.rows]
+    assert "GPU dry in loop · cuModuleLoadData (2 times)" in names
+    assert "GPU dry in fill · CPU work" in names
 
 
 def test_the_basis_names_device_workload_runs_and_steps():
@@ -165,7 +175,7 @@ def test_the_short_form_fits_a_screen_whatever_the_number_of_ranks_and_warnings(
     rng = np.random.default_rng(1)
     causes = tuple((None, f"some_range_{k} · cudaLaunchKernel", 9, 10**6 - k, 1.0) for k in range(40))
     waits = tuple((None, f"decode_step > range_{k}", "cudaStreamSynchronize", 9, 10**6 - k, 1.0) for k in range(40))
-    tables = (Table("stall.by_cause", DRY, causes), Table("sync.by_range", WAITS, waits))
+    tables = (Table("dry.by_cause", DRY, causes), Table("sync.by_range", WAITS, waits))
     findings = tuple(
         Finding(f"code_{k}", None, 1, f"something is odd here, namely {k}; " + "more " * 50) for k in range(9)
     )
@@ -197,7 +207,7 @@ def test_a_host_that_waits_because_it_is_ahead_is_healthy():
 
 def test_a_gpu_that_waits_for_the_host_is_told_with_what_the_host_did():
     rows = ((None, "fill · -", 99, 900, 1.0), (None, "prepare · cudaLaunchKernel", 9, 100, 1.0))
-    found = run_headline(steps(5e6, 4e6, 2e6, [Table("stall.by_cause", DRY, rows)]))
+    found = run_headline(steps(5e6, 4e6, 2e6, [Table("dry.by_cause", DRY, rows)]))
     assert found.tone is Tone.WORSE
     assert "GPU dry 2.00 ms a step (40 %)" in found.what
     assert found.why == ("while it was dry the host was in fill · CPU work (90 %), prepare · cudaLaunchKernel (10 %)",)

@@ -164,8 +164,8 @@ def test_every_chart_of_distributions_says_its_numbers_in_words(comparison):
 def test_hostile_names_stay_text_everywhere():
     """A range name that closes scripts and opens images: in tables, headline, JSON, settings, timeline and warnings."""
     table = Table("sync.by_range", SYNC, ((None, f"decode_step > {HOSTILE}", HOSTILE, 3, 9_000_000, 3e6),))
-    columns = ("rank", "cause", "launches", "lost_total_ns", "p")
-    stalls = Table("stall.by_cause", columns, ((None, HOSTILE, 3, 9_000_000, 3e6),))
+    columns = ("rank", "cause", "steps", "total_ns", "share")
+    stalls = Table("dry.by_cause", columns, ((None, HOSTILE, 3, 9_000_000, 3e6),))
     samples = metric(f"range.{HOSTILE}", None, np.arange(50.0))
     finding = Finding("odd", 0, 1, HOSTILE)
     base = run(samples, tables=[table, stalls], findings=[finding], arm=HOSTILE, settings={HOSTILE: HOSTILE})
