@@ -17,6 +17,7 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -52,6 +53,34 @@ def empty_range_ns():
     return found
 
 
+def collector():
+    """What threads of the tool in this process do while ranges come every 2 ms, as in a step: (wake-ups a second,
+    processor time of each in µs); None where it has none."""
+    push, pop = make_sink(SinkKind(os.environ[KIND_VARIABLE])).range("empty", is_step=False)
+    own = threading.get_native_id()
+
+    def others():
+        found = {}
+        for task in Path("/proc/self/task").iterdir():
+            if int(task.name) != own:
+                status = (task / "status").read_text()
+                found[task.name] = int(status.split("voluntary_ctxt_switches:")[1].split()[0])
+        return found
+
+    before, wall = others(), time.perf_counter()
+    cpu = time.process_time() - time.thread_time()
+    for _ in range(500):
+        until = time.perf_counter() + 0.002
+        while time.perf_counter() < until:
+            pass
+        push()
+        pop()
+    seconds = time.perf_counter() - wall
+    wakes = sum(count - before.get(name, 0) for name, count in others().items())
+    cpu = time.process_time() - time.thread_time() - cpu
+    return {"wakes_per_s": round(wakes / seconds), "cpu_us_each": round(cpu / wakes * 1e6)} if wakes else None
+
+
 class Switch:
     """Takes the wrappers off the engine's functions and puts them on again."""
 
@@ -75,6 +104,7 @@ class Switch:
 def main():
     args = vllm_tiny.arguments()
     hot, cold = empty_range_ns()
+    tool = collector()
     prompts = vllm_tiny.made_up_prompts(args.requests)
     with tempfile.TemporaryDirectory() as folder:
         llm = vllm_tiny.engine_of(Path(folder), args)
@@ -93,6 +123,7 @@ def main():
         found = {
             "sink": os.environ[KIND_VARIABLE],
             "empty_range_ns": {"hot": round(hot), "cold": round(cold)},
+            "threads_of_the_tool": tool,
             "step_cpu_us": {"without": round(low[False], 1), "with": round(low[True], 1)},
             "difference_us": round(low[True] - low[False], 1),
             "of_medians_us": round(statistics.median(rounds[True]) - statistics.median(rounds[False]), 1),
