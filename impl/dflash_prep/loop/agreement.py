@@ -101,6 +101,11 @@ class AgreementGroup:
         self._all = torch.zeros(world * FIELDS, dtype=torch.int64, device=device)
 
     @property
+    def is_on_gpu(self) -> bool:
+        """Whether the collective runs on the current stream of a GPU."""
+        return self._own.is_cuda
+
+    @property
     def dp(self) -> int:
         """Ranks that run requests of their own."""
         return self.world // self.tp

@@ -7,6 +7,7 @@ what runs on every step is written anew, without an object a request.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,6 +152,8 @@ class FloorEngine(Engine):
         self.outputs = _Outputs(self.worker.shape.rows, longest, self.worker.shape.block)
         self.running = _HostRunning(self.parts, self.outputs)
         self._nobody = np.empty(0, dtype=np.int64)
+        is_over_nccl = self.agreement.world > 1 and self.agreement.is_on_gpu
+        self._beside = torch.cuda.stream(torch.cuda.Stream()) if is_over_nccl else nullcontext()
         self._agreed: tuple[int, ...] | None = None
         self._counts = np.zeros(2 * self.agreement.dp + 1, dtype=np.int32)
 
@@ -180,6 +183,11 @@ class FloorEngine(Engine):
             row.topup_pages, row.guard_ratio = self._pages_beyond_need(), reservation.guard.ratio
             row.topup_refused = int(reservation.guard.decision is TopUpDecision.SHORT)
         return row, agreed.stop
+
+    def _agree(self, wants_stop: bool) -> Agreement:
+        """As Engine._agree; over NCCL beside the one stream, or the host would wait there for the step in flight."""
+        with self._beside:
+            return super()._agree(wants_stop)
 
     def _pages_beyond_need(self) -> int:
         rows = self.running.batch.req_pool_indices_cpu.numpy()
