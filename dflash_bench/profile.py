@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
@@ -27,7 +28,7 @@ from dflash_bench.layout import (
     part_path,
     steps_path,
 )
-from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, ProcessRole, RankSource, Recorder, RunInfo
+from dflash_bench.model import CaptureInfo, Finding, ProcessInfo, ProcessRole, RankSource, Recorder, RunInfo, RunMetrics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,6 +86,34 @@ class Profile:
         if num and not path.exists():
             raise DataError(f"{path} is missing: {RUN_FILE} counts {num:,} rows in it", hint="ingest the capture again")
         return path
+
+    def samples(self, metric: str) -> pd.DataFrame:
+        """The samples of a metric (``step.lead``) as a pandas frame: arm, rank, step, pair, value.
+
+        Values are in the metric's unit, times in ns. ``step`` is the place of the sample's step among those that count,
+        ``pair`` that of its pair of blocks in a duet; null where there is none. Of a duet all arms. Raises UsageError
+        when the run has no such metric.
+        """
+        import pandas as pd
+
+        import dflash_bench
+
+        # a stage further on: offered by the package, not imported here
+        measure: Callable[[Profile], RunMetrics] = getattr(dflash_bench, "measure")  # noqa: B009
+        arms = self.info.arms if self.arm is None else ()
+        runs = [measure(self.of_arm(arm)) for arm in arms] or [measure(self)]
+        parts = []
+        for run in runs:
+            found = [m for m in run.metrics if m.name == metric]
+            for own in [m for m in found if m.rank is not None] or found:
+                columns = {"step": own.block, "pair": own.pair, "value": own.values}
+                part = pd.DataFrame({k: pd.Series(v, index=range(len(own.values))) for k, v in columns.items()})
+                parts.append(part.assign(arm=run.info.arm, rank=own.rank)[["arm", "rank", *columns]])
+        if not parts:
+            names = sorted({m.name for run in runs for m in run.metrics})
+            near = ", ".join(get_close_matches(metric, names) or names[:5])
+            raise UsageError(f"{self.info.run} has no metric {metric!r}", hint=f"it has {near}, …")
+        return pd.concat(parts, ignore_index=True)
 
     def frame(self, table: Events | StepTable | str) -> pd.DataFrame:
         """All ranks of one table as a pandas frame with a ``rank`` column, of events ``process`` too, for notebooks."""

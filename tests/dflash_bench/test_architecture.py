@@ -30,6 +30,7 @@ STAGES = (
     "predict",
     "report",
     "gate",
+    "api",
     "doctor",
     "cli",
 )
