@@ -28,7 +28,7 @@ from dflash_bench.report.page import comparison_page
 from dflash_bench.report.page_parts import side_names, straggler
 from dflash_bench.report.timeline import timeline_document
 
-Run = str | Path | Profile | RunMetrics
+AnyRun = str | Path | Profile | RunMetrics
 """A run: the path of its profile or of captures, its profile, or its figures."""
 
 
@@ -57,7 +57,7 @@ def open_profile(path: str | Path) -> Profile:
 
 
 def measure(
-    run: Run, *, preset: str | None = None, step_range: str | None = None, arm: str | None = None
+    run: AnyRun, *, preset: str | None = None, step_range: str | None = None, arm: str | None = None
 ) -> RunMetrics:
     """All figures of a run. ``preset``: how its engine names things; ``step_range``: the range that is a step.
 
@@ -73,12 +73,12 @@ def measure(
     return _measure(profile, replace(reading, step=step_range or reading.step, arm=arm or reading.arm))
 
 
-def compare_runs(base: Run | Sequence[Run], candidate: Run | Sequence[Run]) -> Comparison:
+def compare_runs(base: AnyRun | Sequence[AnyRun], candidate: AnyRun | Sequence[AnyRun]) -> Comparison:
     """Two sides, of one run or of several each: every change, with verdicts (``judgements``) and warnings."""
     return compare(Sides(_measured(base), _measured(candidate)))
 
 
-def write_report(base: Run, candidate: Run, output: str | Path) -> Path:
+def write_report(base: AnyRun, candidate: AnyRun, output: str | Path) -> Path:
     """Write the page of a comparison of two profiles, whole or not at all. Returns its path."""
     profiles = [_profile_of(each) for each in (base, candidate)]
     found = compare_runs(*(_measure(profile) for profile in profiles))
@@ -89,7 +89,9 @@ def write_report(base: Run, candidate: Run, output: str | Path) -> Path:
     return Path(output)
 
 
-def run_gate(candidate: Run | Sequence[Run], base: Run | Sequence[Run], policy: str | Path | None = None) -> Decision:
+def run_gate(
+    candidate: AnyRun | Sequence[AnyRun], base: AnyRun | Sequence[AnyRun], policy: str | Path | None = None
+) -> Decision:
     """Judge runs against others under a policy (a TOML file; None: the defaults). ``exit_code`` is the gate's.
 
     Raises UsageError when the sides cannot be compared, DataError when there is nothing to judge.
@@ -98,12 +100,12 @@ def run_gate(candidate: Run | Sequence[Run], base: Run | Sequence[Run], policy: 
     return _run_gate(Sides(_measured(base), _measured(candidate)), rules)
 
 
-def _measured(runs: Run | Sequence[Run]) -> tuple[RunMetrics, ...]:
+def _measured(runs: AnyRun | Sequence[AnyRun]) -> tuple[RunMetrics, ...]:
     every = [runs] if isinstance(runs, str | Path | Profile | RunMetrics) else runs
     return tuple(measure(run) for run in every)
 
 
-def _profile_of(run: Run) -> Profile:
+def _profile_of(run: AnyRun) -> Profile:
     if isinstance(run, RunMetrics):
         raise TypeError("a page shows steps of a run: pass its profile")
     return run if isinstance(run, Profile) else _the_profile(str(run))

@@ -93,11 +93,13 @@ def stage_of(module: str) -> str | None:
 def public(module: str, tree: ast.Module) -> set[str]:
     """The functions, classes and constants at the top of a file that others may use.
 
-    The functions of ``cli`` are left out: a command is spelled as what it calls.
+    The functions of ``cli`` and ``api`` are left out: they are spelled as what they call.
     """
     names = set()
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) or (isinstance(node, ast.FunctionDef) and stage_of(module) != "cli"):
+        if isinstance(node, ast.ClassDef) or (
+            isinstance(node, ast.FunctionDef) and stage_of(module) not in ("cli", "api")
+        ):
             names.add(node.name)
         elif isinstance(node, ast.Assign):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
