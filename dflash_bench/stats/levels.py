@@ -36,14 +36,13 @@ def levelled(figures: Mapping[int, FloatArray]) -> dict[int, FloatArray]:
     return {rank: every[k] - np.median(np.delete(every, k, axis=0), axis=0) for k, rank in enumerate(figures)}
 
 
-def host_speed(costs: Sequence[FloatArray], but: int | None = None) -> FloatArray | None:
+def host_speed(costs: Sequence[FloatArray]) -> FloatArray | None:
     """float64 [runs]: how many times as long as usual the host took in each run; None with fewer than `MIN_COSTS`.
 
-    ``costs``: float64 [runs], ns, of each range; the usual is the median over all runs. ``but``: the one
-    that is asked about, to leave out.
+    ``costs``: float64 [runs], ns, of each range; the usual is the median over all runs.
     """
-    chosen = [c for k, c in enumerate(costs) if k != but and np.isfinite(c).all() and np.median(c) >= _SMALLEST_NS]
+    chosen = [c / usual for c in costs if (usual := float(np.median(c))) >= _SMALLEST_NS and (c > 0).all()]
     if len(chosen) < MIN_COSTS:
         return None
-    found: FloatArray = np.median([c / np.median(c) for c in chosen if (c > 0).all()] or [np.ones(1)], axis=0)
+    found: FloatArray = np.median(chosen, axis=0)
     return found

@@ -41,6 +41,8 @@ _TRIM = 0.1
 _MIN_PAIRS = 8
 _OUTLIER_LEVEL = 0.002
 _MAX_ARRANGEMENTS, _MIN_ARRANGEMENTS, _PERMUTATION_LEVEL = 20_000, 100, 0.025
+_ALONE = 0.05
+"""A p-value above this decides nothing, however exactly it is known."""
 _KNOWN = 1e6
 
 
@@ -97,22 +99,33 @@ def of_runs(
     ``least_spread``: runs are never taken to be more alike than that. Swapping the sides turns the sign and nothing
     else; the order of runs changes nothing.
     """
-    old, new = (np.sort(np.asarray(side, float)) for side in (base, candidate))
-    if len(old) + len(new) < 4 or not len(old) or not len(new):
+    # lists: for a handful of runs they are ten times as fast as arrays
+    old, new = sorted(map(float, base)), sorted(map(float, candidate))
+    if len(old) + len(new) < 4 or not old or not new:
         return None
     whole = len(old) + len(new)
     old, new = _without_outlier(old, new)
     degrees = len(old) + len(new) - 2
-    squares = float(((old - old.mean()) ** 2).sum() + ((new - new.mean()) ** 2).sum())
-    spread = max(math.sqrt(squares / degrees), least_spread)
+    spread = max(math.sqrt((_squares(old) + _squares(new)) / degrees), least_spread)
     error = spread * math.sqrt(1 / len(old) + 1 / len(new))
     left_out = whole - len(old) - len(new)
-    found = _made(float(new.mean() - old.mean()), error, degrees, Design.RUNS, spread, left_out=left_out)
-    exact = permutation_p(old, new)
+    found = _made(_mean(new) - _mean(old), error, degrees, Design.RUNS, spread, left_out=left_out)
+    if found.p > _ALONE:
+        return found
+    exact = permutation_p(np.array(old), np.array(new))
     return found if exact is None or exact <= _PERMUTATION_LEVEL else replace(found, p=max(found.p, exact))
 
 
-def _without_outlier(old: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    return sum((v - mean) ** 2 for v in values)
+
+
+def _without_outlier(old: list[float], new: list[float]) -> tuple[list[float], list[float]]:
     """Both sides without the one run, if any, that lies far outside all others: of its own side and of the other.
 
     A run at the other side's level is none: where a machine has two modes, those are the other mode. Lies far: by an
@@ -120,22 +133,18 @@ def _without_outlier(old: FloatArray, new: FloatArray) -> tuple[FloatArray, Floa
     """
     from scipy.special import stdtr
 
-    every = np.concatenate([old, new])
-    degrees = len(every) - 3
-    if degrees < 3:
-        return old, new
-    for side, other, low in ((old, new, False), (old, new, True), (new, old, False), (new, old, True)):
-        if len(side) < 3:
-            continue
-        far, rest = (side[0], side[1:]) if low else (side[-1], side[:-1])
-        others = np.concatenate([rest, other])
-        gap = others.min() - far if low else far - others.max()
-        if gap <= 0.5 * np.ptp(others):
-            continue
-        squares = ((rest - rest.mean()) ** 2).sum() + ((other - other.mean()) ** 2).sum()
-        error = math.sqrt(squares / degrees * (1 + 1 / len(rest)))
-        if error == 0 or 2 * len(every) * stdtr(degrees, -abs(far - rest.mean()) / error) < _OUTLIER_LEVEL:
-            return (rest, new) if side is old else (old, rest)
+    num = len(old) + len(new)
+    for side, other in ((old, new), (new, old)):
+        for k in (0, -1):
+            if len(side) < 3 or num < 6:
+                continue
+            far, rest = side[k], side[1:] if k == 0 else side[:-1]
+            low, high = min(rest[0], other[0]), max(rest[-1], other[-1])
+            if (low - far if k == 0 else far - high) <= 0.5 * (high - low):
+                continue
+            error = math.sqrt((_squares(rest) + _squares(other)) / (num - 3) * (1 + 1 / len(rest)))
+            if error == 0 or 2 * num * stdtr(num - 3, -abs(far - _mean(rest)) / error) < _OUTLIER_LEVEL:
+                return (rest, new) if side is old else (old, rest)
     return old, new
 
 

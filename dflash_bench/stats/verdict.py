@@ -10,7 +10,8 @@ measured depends on how the sides were made: see `shift.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from statistics import median
 
@@ -45,6 +46,7 @@ from dflash_bench.stats.power import detectable, further_runs
 from dflash_bench.stats.rules import Rules
 from dflash_bench.stats.shift import CONFIDENCE, MIN_SESSIONS, Shift, of_duets, of_pair, of_runs, of_sessions
 
+_LEAST_COVERAGE = 0.95
 _LEAST_SPREAD = 1e-4
 """No two runs are taken to be more alike than that share of a figure."""
 
@@ -98,7 +100,7 @@ def _same_inputs(runs: Sequence[RunMetrics]) -> bool:
     return len(inputs) == 1 and None not in next(iter(inputs))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Asked:
     """What is asked of two sides, and how they were made."""
 
@@ -108,6 +110,18 @@ class _Asked:
     rules: Rules
     design: Design
     is_same_input: bool
+    known: dict[int, float | None] = field(default_factory=dict)
+
+    def figure(self, metric: Metric) -> float | None:
+        """The metric's figure, worked out once."""
+        if id(metric) not in self.known:
+            self.known[id(metric)] = figure(metric)
+        return self.known[id(metric)]
+
+    @cached_property
+    def costs(self) -> dict[str, FloatArray]:
+        """float64 [runs of the base, then of the candidate] of each cost that all runs have, over all ranks."""
+        return _costs([*self.base, *self.candidate], self.figure)
 
 
 @dataclass(slots=True)
@@ -149,6 +163,9 @@ def _family(asked: _Asked, name: str, ranks: Sequence[int | None]) -> Iterator[_
         ]
         if not all(metrics):
             yield from _one_sided(asked, name, rank, metrics)
+        elif (seen := _coverage(metrics)) < _LEAST_COVERAGE:
+            text = f"only {seen:.0%} of what it is about was captured".replace("%", " %")
+            yield _judgement(asked, metrics, Verdict.INCONCLUSIVE, text)
         elif (exact := _exact(asked, metrics)) is not None:
             yield exact
         elif (question := _question(asked, metrics)) is not None:
@@ -160,6 +177,11 @@ def _family(asked: _Asked, name: str, ranks: Sequence[int | None]) -> Iterator[_
     yield from questions.values()
 
 
+def _coverage(metrics: Sequence[Sequence[Metric]]) -> float:
+    """Of the figures of both sides the least share that could be seen."""
+    return min(1.0 if m.coverage is None else m.coverage for side in metrics for m in side)
+
+
 def _has(run: Mapping[MetricKey, Metric], key: MetricKey) -> bool:
     return key in run and len(run[key].values) > 0
 
@@ -167,7 +189,7 @@ def _has(run: Mapping[MetricKey, Metric], key: MetricKey) -> bool:
 def _judgement(asked: _Asked, metrics: Sequence[Sequence[Metric]], verdict: Verdict, reason: str) -> Judgement:
     """Without any difference yet."""
     first = (metrics[0] or metrics[1])[0]
-    figures = [[value for m in side if (value := figure(m)) is not None] for side in metrics]
+    figures = [[value for m in side if (value := asked.figure(m)) is not None] for side in metrics]
     old, new = (median(side) if side else None for side in figures)
     return Judgement(
         first.name,
@@ -201,7 +223,10 @@ def _exact(asked: _Asked, metrics: Sequence[Sequence[Metric]]) -> Judgement | No
     name = metrics[0][0].name
     if noise(name) is not Noise.EXACT or not asked.is_same_input or asked.design is Design.DUET:
         return None
-    figures = [{figure(m) for m in side} for side in metrics]
+    if _coverage(metrics) < 1:
+        # a lost row would read as one call fewer
+        return None
+    figures = [{asked.figure(m) for m in side} for side in metrics]
     if any(len(side) != 1 or None in side for side in figures):
         return None
     (old,), (new,) = figures
@@ -221,11 +246,11 @@ def _exact(asked: _Asked, metrics: Sequence[Sequence[Metric]]) -> Judgement | No
 
 def _question(asked: _Asked, metrics: Sequence[Sequence[Metric]]) -> _Question | None:
     first = metrics[0][0]
-    old, new = (tuple(value for m in side if (value := figure(m)) is not None) for side in metrics)
+    old, new = (tuple(value for m in side if (value := asked.figure(m)) is not None) for side in metrics)
     if not old or not new:
         return None
     kind = inexact(noise(first.name), first.unit)
-    of = scale(kind, median(old), median(new), _step_period(asked.base, first.rank))
+    of = scale(kind, median(old), median(new), _step_period(asked, first.rank))
     tolerance = asked.rules.tolerance(first.name, kind, first.unit).of(of)
     found = _Question(first, asked.rules.better(first.name), tolerance, old, new, {})
     shift = _shift(asked, first, old, new, _LEAST_SPREAD * of)
@@ -322,7 +347,7 @@ def _add_freed(asked: _Asked, name: str, question: _Question) -> None:
     """A cost of the host with the host's speed in each run divided out, where the sides' hosts were alike."""
     if not name.startswith("cost.") or name.endswith(".p99"):
         return
-    speeds = host_speeds(asked.base, asked.candidate, but=name)
+    speeds = host_speed([c for other, c in asked.costs.items() if other != name])
     if speeds is None or len(speeds) != len(question.base) + len(question.candidate):
         return
     old, new = speeds[: len(question.base)], speeds[len(question.base) :]
@@ -335,22 +360,25 @@ def _add_freed(asked: _Asked, name: str, question: _Question) -> None:
         question.shifts[Basis.HOST] = freed
 
 
-def host_speeds(base: _Runs, candidate: _Runs, but: str | None = None) -> FloatArray | None:
+def host_speeds(base: _Runs, candidate: _Runs) -> FloatArray | None:
     """float64 [runs of the base, then of the candidate]: how many times as long as usual the host took in each.
 
     From what `cost.*` all runs have; None where those are too few.
     """
-    runs = [*base, *candidate]
-    rank = None if any(key[1] is None and key[0].startswith("cost.") for key in runs[0]) else 0
-    names = [n for n, r in runs[0] if r == rank and n.startswith("cost.") and not n.endswith(".p99") and n != but]
-    common = [n for n in names if all(_has(run, (n, rank)) for run in runs)]
-    return host_speed([np.array([figure(run[n, rank]) or 0.0 for run in runs]) for n in common])
+    return host_speed([*_costs([*base, *candidate], figure).values()])
 
 
-def _step_period(base: _Runs, rank: int | None) -> float | None:
+def _costs(runs: _Runs, known: Callable[[Metric], float | None]) -> dict[str, FloatArray]:
+    is_pooled = any(key[1] is None and key[0].startswith("cost.") for key in runs[0])
+    keys = [key for key in runs[0] if key[0].startswith("cost.") and not key[0].endswith(".p99")]
+    chosen = [key for key in keys if key[1] == (None if is_pooled else 0) and all(_has(run, key) for run in runs)]
+    return {key[0]: np.array([known(run[key]) or 0.0 for run in runs]) for key in chosen}
+
+
+def _step_period(asked: _Asked, rank: int | None) -> float | None:
     """The base's step, which leads are measured against; the pooled one where the rank has none."""
     for wanted in (rank, None):
-        found = [figure(m) for run in base if (m := run.get(("step.period", wanted))) is not None]
+        found = [asked.figure(m) for run in asked.base if (m := run.get(("step.period", wanted))) is not None]
         known = [value for value in found if value is not None]
         if known:
             return median(known)
