@@ -148,6 +148,48 @@ def show(
 
 
 @app.command(cls=Command)
+def history(
+    baseline: Annotated[Path, typer.Argument(help="A baseline file, as `baseline list` names it.")],
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Metrics, or patterns of them. Default: the primary ones.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Show each primary metric over sessions and commits: where it changed, and whether it creeps."""
+    import json as json_text
+
+    from dflash_bench.baseline.history import course_rows, courses
+    from dflash_bench.report.console import rendered
+    from dflash_bench.report.sheets import Sheet
+    from dflash_bench.report.units import symbol, text
+
+    found = _load(baseline)
+    every = courses(found, metric)
+    if json:
+        typer.echo(json_text.dumps([course_rows(c) for c in every], indent=1, ensure_ascii=False))
+        return
+    if not every:
+        raise UsageError(f"{baseline} has no such metric in its history", hint=f"dflash-bench baseline show {baseline}")
+    rows = tuple(
+        (
+            c.metric,
+            str(len(c.values)),
+            text(c.values[0], c.unit),
+            text(c.values[-1], c.unit),
+            symbol(c.unit),
+            "; ".join(c.words(change) for change in c.changes) or "–",
+            f"{c.share(c.creep.slope):+.2%} a session".replace("%", " %") if c.creep else "–",
+        )
+        for c in every
+    )
+    columns = ("metric", "sessions", "first", "newest", "unit", "changed", "creeps")
+    note = "medians of a session's runs; 1 in 100 metrics without a change shows one"
+    stdout.print(
+        rendered(Sheet(found.key.text, columns, rows, left=("metric", "unit", "changed", "creeps"), note=note))
+    )
+
+
+@app.command(cls=Command)
 def prune(
     baseline: Annotated[Path, typer.Argument(help="A baseline file, as `baseline list` names it.")],
     keep: Annotated[int, typer.Option(min=0, help="Newest runs whose samples stay.")] = 5,

@@ -204,3 +204,27 @@ def test_a_baseline_of_a_usual_run_is_small(tmp_path):
     one = [replace(m, values=np.rint(m.values)) for m in (metric(rng, truth, rank=r) for r in (0, 1))]
     path, _ = save(tmp_path, [run(one, **STACK)])
     assert path.stat().st_size < 400 * 2 * 10 + 2_000
+
+
+def test_a_creep_over_twenty_nights_is_told_by_the_history(tmp_path):
+    """Half a percent a night, where nights stray by one: with commits and days, on the terminal and as JSON."""
+    import json
+
+    from typer.testing import CliRunner
+
+    from dflash_bench.cli import app
+
+    rng = np.random.default_rng(0)
+    for night in range(20):
+        times = 1.005**night * (1 + 0.01 * rng.standard_normal())
+        own = made(f"n{night}", night, commit=f"c{night:02}", job=str(night))
+        metrics = tuple(replace(m, values=1e7 * times + 0 * m.values) for m in own.metrics if m.name == "step.period")
+        path, after = save(tmp_path, [replace(own, metrics=metrics)])
+    assert len(after.sessions()) == 20
+    found = CliRunner().invoke(app, ["baseline", "history", str(path), "--json"])
+    (course,) = (c for c in json.loads(found.stdout) if c["metric"] == "step.period")
+    assert len(course["sessions"]) == 20
+    assert course["sessions"][3]["commit"] == "c03"
+    assert course["creep"]["slope"] > 0
+    shown = CliRunner().invoke(app, ["baseline", "history", str(path), "--metric", "step.*"]).stdout
+    assert "a session" in shown
