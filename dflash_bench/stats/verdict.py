@@ -221,7 +221,10 @@ def _one_sided(asked: _Asked, name: str, rank: int | None, metrics: Sequence[Seq
 def _exact(asked: _Asked, metrics: Sequence[Sequence[Metric]]) -> Judgement | None:
     """Compared to the last digit; None when it is no exact count, or runs of one side do not agree among themselves."""
     name = metrics[0][0].name
-    if noise(name) is not Noise.EXACT or not asked.is_same_input or asked.design is Design.DUET:
+    if noise(name) is not Noise.EXACT or not asked.is_same_input:
+        return None
+    if asked.design is Design.DUET and metrics[0][0].statistic is not Statistic.VALUE:
+        # blocks may begin a step earlier or later: pairs tell
         return None
     if _coverage(metrics) < 1:
         # a lost row would read as one call fewer
@@ -247,7 +250,8 @@ def _exact(asked: _Asked, metrics: Sequence[Sequence[Metric]]) -> Judgement | No
 def _question(asked: _Asked, metrics: Sequence[Sequence[Metric]]) -> _Question | None:
     first = metrics[0][0]
     old, new = (tuple(value for m in side if (value := asked.figure(m)) is not None) for side in metrics)
-    if not old or not new:
+    if not old or not new or (asked.design is Design.DUET and first.pair is None):
+        # a rate over a whole process says nothing of who took turns in it
         return None
     kind = inexact(noise(first.name), first.unit)
     of = scale(kind, median(old), median(new), _step_period(asked, first.rank))
