@@ -16,10 +16,10 @@ import numpy as np
 
 from dflash_bench.model import FloatArray
 
-MIN_SESSIONS = 6
+_SHORTEST = 6
 _MIN_PART = 3
 _PERMUTATIONS = 1999
-LEVEL = 0.01
+_LEVEL = 0.01
 """The chance that a series without a change shows one."""
 
 
@@ -41,7 +41,7 @@ class Creep:
     p: float
 
 
-def change_points(values: Sequence[float], level: float = LEVEL) -> tuple[ChangePoint, ...]:
+def change_points(values: Sequence[float], level: float = _LEVEL) -> tuple[ChangePoint, ...]:
     """The changes of a series, oldest first. ``level``: the chance to find any in a series without one."""
     series = np.asarray(values, float)
     cuts = sorted(_cuts(series, 0, len(series), level))
@@ -52,7 +52,7 @@ def change_points(values: Sequence[float], level: float = LEVEL) -> tuple[Change
 
 def _cuts(series: FloatArray, start: int, end: int, level: float) -> list[tuple[int, float]]:
     part = series[start:end]
-    if len(part) < max(MIN_SESSIONS, 2 * _MIN_PART):
+    if len(part) < max(_SHORTEST, 2 * _MIN_PART):
         return []
     ranks: FloatArray = np.argsort(np.argsort(part, kind="stable"), kind="stable") - np.float64((len(part) - 1) / 2)
     rng = np.random.default_rng(len(part))
@@ -74,11 +74,11 @@ def _bend(ranks: FloatArray) -> tuple[FloatArray, np.typing.NDArray[np.int64]]:
     return sums[np.arange(len(sums)), best], k[best]
 
 
-def creep(values: Sequence[float], level: float = LEVEL) -> Creep | None:
+def creep(values: Sequence[float], level: float = _LEVEL) -> Creep | None:
     """The trend of a series; None where chance makes one like it, or the series is too short."""
     series = np.asarray(values, float)
     num = len(series)
-    if num < MIN_SESSIONS:
+    if num < _SHORTEST:
         return None
     first, second = np.triu_indices(num, 1)
     differences = series[second] - series[first]
