@@ -9,7 +9,7 @@ from statistics import median
 
 from dflash_bench.baseline.key import BaselineKey
 from dflash_bench.metrics.measure import pool
-from dflash_bench.metrics.registry import Pool, position, spec
+from dflash_bench.metrics.registry import Noise, Pool, position, spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Metric, MetricKey, RunInfo, RunMetrics, Value
 from dflash_bench.session import Session, commit_of
@@ -95,7 +95,7 @@ def name_and_rank(label: str) -> tuple[str, int | None]:
 def _is_kept(metric: Metric) -> bool:
     """Whether its samples are stored: pooled ones are made of the ranks', and what is never judged is not needed."""
     is_own = metric.rank is not None or spec(metric.name).pool is Pool.NONE
-    is_used = spec(metric.name).is_judged or is_composition(metric.name)
+    is_used = spec(metric.name).noise is not Noise.UNJUDGED or is_composition(metric.name)
     return is_own and is_used and len(metric.values) > 0
 
 
@@ -105,7 +105,7 @@ def _kept(run: RunMetrics) -> BaselineRun:
 
 
 def _entry(run: RunMetrics) -> HistoryEntry:
-    judged = [m for m in run.metrics if spec(m.name).is_judged]
+    judged = [m for m in run.metrics if spec(m.name).noise is not Noise.UNJUDGED]
     figures = {metric_label(m.name, m.rank): value for m in judged if (value := figure(m)) is not None}
     return HistoryEntry(run.info.run, run.info.created_utc, figures, Session.of(run.info), commit_of(run.info))
 

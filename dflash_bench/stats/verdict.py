@@ -510,7 +510,7 @@ def _conclusion(
 
 def _undecidable(asked: _Asked) -> tuple[Verdict, str]:
     if asked.design is Design.SESSIONS:
-        few = f"made in another session than the base, and fewer than {MIN_SESSIONS} sessions say what that does"
+        few = f"made in another session than the base's runs, and fewer than {MIN_SESSIONS} sessions say what that does"
         return Verdict.INCONCLUSIVE, few
     if asked.design is Design.DUET:
         return Verdict.INCONCLUSIVE, "too few pairs of blocks, or too few events in them"

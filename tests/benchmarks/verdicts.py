@@ -87,13 +87,17 @@ def false_alarms(trials: int) -> Iterator[str]:
         for name, noise in NOISES.items():
             for ranks, share in ((1, 1.0), (4, 0.5), (32, 0.1)):
                 rng, count = np.random.default_rng([num, ranks]), max(20, int(trials * share))
-                bad = sum(is_false(Sides(runs(rng, num, ranks, noise), runs(rng, num, ranks, noise))) for _ in range(count))
+                bad = _alarms(rng, num, ranks, noise, count)
                 yield row(f"{num} + {num}, {name}, {ranks} rank{'s' * (ranks > 1)}", bad, count)
     rng, bad = np.random.default_rng(7), 0
     for _ in range(trials):
         turns = runs(rng, 10, 1, NOISES["normal"], drift=0.3)
         bad += is_false(Sides(turns[0::2], turns[1::2]))
     yield row("5 + 5 in turns, a drift of 0.3 spreads a run, 1 rank", bad, trials)
+
+
+def _alarms(rng: np.random.Generator, num: int, ranks: int, noise: Noise, count: int) -> int:
+    return sum(is_false(Sides(runs(rng, num, ranks, noise), runs(rng, num, ranks, noise))) for _ in range(count))
 
 
 def sessions(trials: int) -> Iterator[str]:
@@ -103,7 +107,7 @@ def sessions(trials: int) -> Iterator[str]:
         rng, bad = np.random.default_rng(times), 0
         for _ in range(trials):
 
-            def session(rng: np.random.Generator = rng) -> tuple[RunMetrics, ...]:
+            def session(rng: np.random.Generator = rng, times: int = times) -> tuple[RunMetrics, ...]:
                 level = {(name, 0): times * rng.standard_normal() for name in (*PRIMARY, *OTHERS)}
                 return runs(rng, 3, 1, NOISES["normal"], shift=level)
 
@@ -141,7 +145,8 @@ def power(trials: int) -> Iterator[str]:
         wild = {("step.period", 0): 30.0 * rng.choice([-1, 1])}
         worse = (*worse[:4], replace(runs(rng, 1, 1, NOISES["normal"], shift=wild)[0], info=worse[4].info))
         found += any(j.metric == "step.period" for j in judge(Sides(base, worse), STRICT).of(Verdict.REGRESSED))
-    yield f"| 6 spreads with 5 + 5 runs, one run of the candidate 30 spreads off | {trials} | {found / trials:.1%} |".replace("%", " %")
+    name = "6 spreads with 5 + 5 runs, one candidate run 30 spreads off"
+    yield f"| {name} | {trials} | {found / trials:.1%} |".replace("%", " %")
     yield from tail(trials)
 
 
@@ -159,7 +164,8 @@ def tail(trials: int) -> Iterator[str]:
                 side.append(replace(run(f"p{process}", {}), metrics=tuple(made)))
         judged = judge(Sides(*map(tuple, sides))).of(Verdict.REGRESSED)
         found += any(j.metric == "cost.prepare_for_decode.p99" for j in judged)
-    yield f"| the tail alone: 5 % of steps × 20, a duet of 2 × 30 pairs | {count} | {found / count:.1%} |".replace("%", " %")
+    name = "the tail alone: 5 % of steps × 20, a duet of 2 × 30 pairs"
+    yield f"| {name} | {count} | {found / count:.1%} |"
 
 
 def main() -> None:

@@ -89,6 +89,12 @@ def test_junit_has_a_case_for_each_check_and_counts_them(decisions):
     assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("0", "0", "0")
 
 
+def test_junit_cases_of_times_carry_the_candidates_time(decisions):
+    suite = ElementTree.fromstring(junit(decisions["pass"]))
+    times = {case.get("classname"): float(case.get("time")) for case in suite.findall("testcase")}
+    assert times["step.period"] == pytest.approx(STEP_NS / 1e9, rel=0.02)
+
+
 def test_what_only_the_policy_lets_pass_is_skipped_in_junit():
     lenient = Policy(metrics=WATCHED.metrics, inconclusive=OnInconclusive.PASS)
     found = run_gate(Sides(arm("base", 1), arm("one", 1), is_baseline=True), lenient)

@@ -92,7 +92,7 @@ def test_one_odd_run_moves_neither_the_figure_nor_the_difference():
     candidate = [run([samples("cost.fill", centre)]) for centre in (7.9e3, 640.8e3, 8.4e3)]
     (found,) = judge_both(base, candidate).each
     assert (found.base, found.candidate) == (7.9e3, 8.4e3)
-    assert found.shift == pytest.approx(0.18e3, abs=0.05e3)
+    assert found.shift == pytest.approx(0.5e3, abs=0.2e3)
 
 
 def test_five_quiet_repeats_settle_what_a_pair_could_not():

@@ -64,7 +64,7 @@ def test_a_planted_delay_is_caught_and_pinned_on_its_rank_and_range(here):
     (culprit,) = decision["culprits"]
     assert (culprit["range"], culprit["ranks"], culprit["num_ranks"]) == ("prepare_for_decode", [2], 4)
     assert culprit["added_ns"] == pytest.approx(DELAY_NS, rel=0.1)
-    prepare = {c["rank"]: c for c in decision["checks"] if c["metric"] == "range.prepare_for_decode"}
+    prepare = {c["rank"]: c for c in decision["checks"] if c["metric"] == "cost.prepare_for_decode"}
     assert {rank for rank, c in prepare.items() if c["verdict"] == "regressed"} == {2}
     assert prepare[2]["low"] <= DELAY_NS <= prepare[2]["high"]
 
@@ -76,18 +76,17 @@ def test_the_same_code_again_passes(here):
 
 
 def test_a_single_noisy_pair_is_inconclusive(here):
-    """One run against one, each up to 3 % off: nothing is claimed, and the number of repeats is named."""
-    found = typed("gate", "same-r0", "--base", "base-r0")
+    """One run against one: nothing is claimed."""
+    found = typed("gate", "same-r0", "--base", "base-r0", "--json")
     assert found.exit_code == ExitCode.INCONCLUSIVE
-    assert "more would decide" in " ".join(found.stdout.split())
+    assert any("one run a side" in c["reason"] for c in json.loads(found.stdout)["checks"])
 
 
-def test_a_single_slow_run_against_five_is_enough_to_fail(here):
-    """150 µs are far beyond what the baseline's own runs differ by."""
-    found = typed("gate", "slow-r0")
-    assert found.exit_code == ExitCode.REGRESSION
-    assert "prepare_for_decode takes" in found.stdout
-    assert "on rank 2 of 4" in found.stdout
+def test_a_single_slow_run_never_fails(here):
+    """150 µs are far beyond what the baseline's own runs differ by, and one run has its own luck all the same."""
+    found = typed("gate", "slow-r0", "--json")
+    assert found.exit_code == ExitCode.INCONCLUSIVE
+    assert any("fewer than 3 never fail a gate" in c["reason"] for c in json.loads(found.stdout)["checks"])
 
 
 def test_a_missing_baseline_names_the_command_to_type(here):
@@ -210,8 +209,8 @@ def test_without_a_budget_no_run_is_made(here, monkeypatch):
 # ── trust ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_calibrated_tolerances_are_written_and_the_gate_trusts_itself_with_them(here):
-    found = typed("calibrate", "base-r*", "-o", "gate.toml")
+def test_what_calibrate_measured_is_written_and_the_gate_trusts_itself_with_it(here):
+    found = typed("calibrate", "base-r*", "-o", "gate.toml", "--gate-repeats", "2")
     assert found.exit_code == 0
     assert "step.period" in found.stdout
     text = Path("gate.toml").read_text()
@@ -226,7 +225,7 @@ def test_calibrated_tolerances_are_written_and_the_gate_trusts_itself_with_them(
 
 def test_a_gate_that_sleeps_fails_its_self_test(here):
     """A tolerance of 50 % sees no regression of 10 %: the self-test says so and does not exit 0."""
-    Path("deaf.toml").write_text('[metrics]\n"step.period" = { relative = 0.5 }\n')
+    Path("deaf.toml").write_text('repeats = 2\n[metrics]\n"step.period" = { relative = 0.5 }\n')
     found = typed("gate", "same-r0", "--self-test", "--policy", "deaf.toml", "--inject", "step.period=0.1")
     assert found.exit_code == ExitCode.BAD_DATA
     assert "BAD  step.period made worse" in found.stdout
@@ -249,14 +248,13 @@ def test_baselines_are_listed_shown_and_pruned(here):
     assert after["history"] == 5
 
 
-def test_a_pruned_baseline_still_teaches_the_drift(here):
-    """One run is left, but its history says that runs of this machine hardly stray: the delay is caught by one run."""
+def test_a_baseline_of_few_runs_and_sessions_says_that_it_cannot_judge(here):
+    """One run of the session is left, and one session is known: what sessions do, nobody can tell."""
     (row,) = json.loads(typed("baseline", "list", "--json").stdout)
     typed("baseline", "prune", row["path"], "--keep", 1)
-    found = typed("gate", "slow-r0", "--json")
-    assert found.exit_code == ExitCode.REGRESSION
-    regressed = [c for c in json.loads(found.stdout)["checks"] if c["verdict"] == "regressed"]
-    assert any("learned from 5 runs" in c["reason"] for c in regressed)
+    found = typed("gate", "slow-r*", "--json")
+    assert found.exit_code == ExitCode.INCONCLUSIVE
+    assert any("fewer than 10 sessions" in c["reason"] for c in json.loads(found.stdout)["checks"])
 
 
 def test_the_made_up_loop_is_what_it_says(recorded):
