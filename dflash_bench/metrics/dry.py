@@ -91,12 +91,14 @@ def dry_pieces(view: View, gaps: DryGaps) -> DryPieces:
 
 
 def _cut(view: View, thread: int, gaps: DryGaps) -> DryPieces:
-    indexes = [view.own_index.of_thread(thread)[0], view.call_index.of_thread(thread)[0]]
-    edges = np.concatenate([edge for index in indexes for edge in (index.start, index.end)])
-    gap = np.searchsorted(gaps.start, edges, side="right") - 1
-    inside = (gap >= 0) & (edges > gaps.start[gap]) & (edges < gaps.stop[gap])
-    begin = np.concatenate([gaps.start, edges[inside]])
-    gap = np.concatenate([np.arange(len(gaps.start)), gap[inside]])
+    begins, numbers = [gaps.start], [np.arange(len(gaps.start))]
+    for index in (view.own_index.of_thread(thread)[0], view.call_index.of_thread(thread)[0]):
+        for edges in (index.start, index.end):
+            number = np.searchsorted(gaps.start, edges, side="right") - 1
+            inside = (number >= 0) & (edges > gaps.start[number]) & (edges < gaps.stop[number])
+            begins.append(edges[inside])
+            numbers.append(number[inside])
+    begin, gap = np.concatenate(begins), np.concatenate(numbers)
     order = np.lexsort((begin, gap))
     begin, gap = begin[order], gap[order]
     is_last = np.append(gap[1:] != gap[:-1], True)

@@ -14,7 +14,7 @@ from dflash_bench.metrics.agreement import Agreements, agreement_metrics, meet, 
 from dflash_bench.metrics.cache import cached
 from dflash_bench.metrics.clocks import first_on_clock
 from dflash_bench.metrics.cores import measure_cores, of_the_group
-from dflash_bench.metrics.lateness import lateness_rows
+from dflash_bench.metrics.lateness import lateness_rows, wait_rows
 from dflash_bench.metrics.measurements import (
     Causes,
     Measurements,
@@ -49,6 +49,7 @@ COLUMNS = {
     ),
     "sync.by_range": ("rank", "path", "api", "count", "total_ns", "p50_ns", "exposed_ns"),
     "sync.by_thread": ("rank", "thread", "api", "count", "total_ns", "share_of_step_time"),
+    "dp.wait_by_cause": ("rank", "cause", "agreements", "total_ns", "share"),
     "dp.lateness_by_cause": ("rank", "cause", "mean_ns", "p50_ns"),
     TRACING_COST: TRACING_COLUMNS,
 }
@@ -100,8 +101,8 @@ def _measure(profile: Profile, reading: Reading, workers: Workers) -> RunMetrics
     if (met := meet(agreements)) is not None:
         meetings, about_meeting = met
         alone += agreement_metrics(meetings)
-        name = "dp.lateness_by_cause"
-        tables.append(Table(name, COLUMNS[name], tuple(lateness_rows(agreements, meetings))))
+        for name, rows_of in (("dp.wait_by_cause", wait_rows), ("dp.lateness_by_cause", lateness_rows)):
+            tables.append(Table(name, COLUMNS[name], tuple(rows_of(agreements, meetings))))
         findings += [*about_meeting, *_absent(agreements, info.ranks)]
     elif len(agreements) > 1:
         findings.append(finding("agreements_apart", None, sum(len(each.start) for each in agreements)))

@@ -32,12 +32,12 @@ def _cores() -> int:
 @dataclass(frozen=True, slots=True)
 class Workers:
     """How many measure side by side. Below ``least_rows`` in a run starting them takes longer than it saves; with
-    more than ``most_rows`` in one process of it, two at once would hold more than a gigabyte.
+    more than ``most_rows`` in one process of it, several at once would hold more than 600 MB.
     """
 
     count: int = field(default_factory=_cores)
     least_rows: int = 1_000_000
-    most_rows: int = 8_000_000
+    most_rows: int = 1_000_000
 
     def for_rows(self, num_rows: Sequence[int]) -> int:
         """How many measure processes with so many rows each."""

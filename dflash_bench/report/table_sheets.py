@@ -113,6 +113,17 @@ _LAYOUTS = {
         },
         is_pooled=False,
     ),
+    "dp.wait_by_cause": _Layout(
+        title="Whom a rank waited for at the agreement",
+        columns={
+            "rank": ("rank", _rank),
+            "cause": ("cause", str),
+            "agreements": ("agreements", _count),
+            "total_ns": ("total ms", _ms),
+            "share": ("% of its waits", _percent),
+        },
+        is_pooled=False,
+    ),
     "dp.lateness_by_cause": _Layout(
         title="What made a rank late at the agreement",
         columns={

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.agreement import agreement_metrics, agreements_of, meet
 from dflash_bench.metrics.clocks import best_shift, clock_of, overlapping
-from dflash_bench.metrics.lateness import lateness_rows
+from dflash_bench.metrics.lateness import lateness_rows, wait_rows
 from dflash_bench.metrics.measure import measure
 
 SGLANG = Path(__file__).parents[1] / "data" / "sglang"
@@ -100,6 +100,14 @@ def test_lateness_is_split_by_what_made_it():
     assert lateness_rows(found, [meeting]) == [
         (0, "prepare_for_decode", -50.0, -50.0),
         (1, "prepare_for_decode", 50.0, 50.0),
+    ]
+
+
+def test_a_wait_names_the_rank_that_came_last_and_what_it_had_done():
+    found, meeting, _ = met(rank_events(0, 0, [50, 150, 50]), rank_events(1, 0, [150, 50, 150]))
+    assert wait_rows(found, [meeting]) == [
+        (0, "waited for rank 1 · prepare_for_decode", 2, 200.0, 1.0),
+        (1, "waited for rank 0 · prepare_for_decode", 1, 100.0, 1.0),
     ]
 
 
