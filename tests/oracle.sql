@@ -35,19 +35,33 @@ SELECT * EXCLUDE (stream), CASE WHEN graph IS NULL THEN stream
 FROM joined;
 
 -- lead: when the lane would have run dry, less when the call began; a lane's first launch has none. Work without a call
--- is there before whatever starts after it
+-- is there before whatever starts after it. Where calls of a name mostly have work, one without has lost it: nobody
+-- knows the lead of the launch behind; a few copies leave no row in any capture
 CREATE TABLE all_launches AS
-WITH first_calls AS (
-  SELECT * FROM calls QUALIFY row_number() OVER (PARTITION BY process, id ORDER BY begun) = 1),
+WITH marked AS (
+  -- what is launched while a graph is captured becomes its node, and runs with its replays
+  SELECT *, EXISTS (FROM pieces AS p WHERE (p.process, p.id) = (c.process, c.id)) AS has_work,
+         sum(CASE WHEN name LIKE '%StreamBeginCapture%' THEN 1 WHEN name LIKE '%StreamEndCapture%' THEN -1 ELSE 0 END)
+         OVER (PARTITION BY process ORDER BY begun, id) > 0 AS is_captured FROM calls AS c),
+shares AS (
+  SELECT process, name, avg(has_work::INTEGER) AS share FROM marked WHERE NOT is_captured GROUP BY ALL),
+first_calls AS (
+  SELECT m.*, NOT has_work AND NOT is_captured AND share > 0.5 AND share < 0.995 AS is_lost
+  FROM marked AS m LEFT JOIN shares USING (process, name)
+  QUALIFY row_number() OVER (PARTITION BY process, id ORDER BY begun) = 1),
 alone AS (FROM pieces ANTI JOIN first_calls USING (process, id)),
+counted AS (
+  SELECT *, sum(coalesce(is_lost, false)::INTEGER) OVER (PARTITION BY process ORDER BY begun, id) AS lost FROM first_calls),
 joined AS (
   SELECT c.process, thread, id, device, lane, c.begun, name,
-         max(p.ended) OVER (PARTITION BY c.process, device, lane ORDER BY c.begun, id
-                            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before,
+         max(p.ended) OVER (so_far ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before,
+         lost = lag(lost) OVER so_far AS is_known,
          (SELECT max(a.ended) FROM alone AS a
           WHERE (a.process, a.device, a.lane) = (p.process, p.device, p.lane) AND a.begun < p.begun) AS beside
-  FROM first_calls AS c JOIN pieces AS p USING (process, id))
-SELECT *, CASE WHEN before IS NOT NULL THEN greatest(before, beside) END AS dry, dry - begun AS lead FROM joined;
+  FROM counted AS c JOIN pieces AS p USING (process, id)
+  WINDOW so_far AS (PARTITION BY c.process, device, lane ORDER BY c.begun, id))
+SELECT *, CASE WHEN before IS NOT NULL AND is_known THEN greatest(before, beside) END AS dry, dry - begun AS lead
+FROM joined;
 
 CREATE TABLE launches AS
 SELECT a.*, s.begun AS step, s.domain

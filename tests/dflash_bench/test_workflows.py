@@ -163,7 +163,7 @@ def test_played_in_another_repository_it_measures_both_sides_in_turns_and_finds_
     done = play("Judge", tmp_path, **variables)
     assert done.returncode == 3, done.stderr
     comment = (tmp_path / "reports" / "gate.md").read_text("utf-8")
-    assert "prepare\\_for\\_decode" in comment
+    assert "Slower: step" in comment
     assert (tmp_path / "reports" / "gate.xml").stat().st_size > 0
     done = play("Report", tmp_path, **variables)
     assert done.returncode == 0, done.stderr
