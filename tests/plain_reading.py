@@ -47,6 +47,20 @@ class _Process:
                 found.append((start, end))
         return found
 
+    def lost_calls(self, first_call: dict[int, tuple[int, int]], with_work: set[int]) -> list[tuple[int, int]]:
+        """(start, id) of calls whose work is not there, of names that mostly have some and lack over one in 200."""
+        names, depth = defaultdict(list), 0
+        for start, _, number, name in sorted(self.calls, key=lambda c: (c[0], c[2])):
+            depth += ("StreamBeginCapture" in name) - ("StreamEndCapture" in name)
+            if depth <= 0:
+                names[name].append((start, number))
+        lost = []
+        for calls in names.values():
+            have = sum(first_call[number] == (start, number) and number in with_work for start, number in calls)
+            if 2 * have > len(calls) and len(calls) - have > 0.005 * len(calls):
+                lost += [call for call in calls if first_call[call[1]] == call and call[1] not in with_work]
+        return lost
+
     def leads(self) -> Iterable[tuple[int, int]]:
         """(start, lead) of every launch but the first of its stream: latest end of the work before − its start."""
         first_call: dict[int, tuple[int, int]] = {}
@@ -57,15 +71,18 @@ class _Process:
             if number and number in first_call:
                 key = device, stream, number
                 pieces[key] = max(pieces.get(key, end), end)
+        lost = self.lost_calls(first_call, {number for _, _, number in pieces})
         lanes = defaultdict(list)
         for (device, stream, number), end in pieces.items():
             lanes[device, stream].append((first_call[number], end))
         for launches in lanes.values():
             launches.sort()
-            dry = None
-            for (start, _), end in launches:
-                if dry is not None:
+            dry, call = None, None
+            for (start, number), end in launches:
+                # between two launches one that has lost its work: nobody knows when the stream ran dry
+                if dry is not None and not any(call < each < (start, number) for each in lost):
                     yield start, dry - start
+                call = start, number
                 dry = end if dry is None else max(dry, end)
 
 

@@ -372,9 +372,9 @@ def test_a_bad_rank_pattern_is_a_usage_error(cli, tmp_path, place, pattern, sent
 
 def test_a_bad_step_range_is_a_usage_error(cli, tmp_path, place):
     path = write(place / "a.sqlite", [Range("decode_step", 0, 10)])
-    found = cli("metrics", path, "--step-range", "step[", "--profiles", tmp_path / "profiles")
+    found = cli("metrics", path, "--step-range", "re:step[", "--profiles", tmp_path / "profiles")
     assert found.exit_code == USAGE
-    assert "--step-range 'step[' is no regular expression" in found.stderr
+    assert "--step-range 're:step[' is no regular expression" in found.stderr
 
 
 @pytest.mark.parametrize("run", ["", ".hidden", "a/b", "x" * 300])

@@ -217,7 +217,7 @@ def test_a_creep_over_twenty_nights_is_told_by_the_history(tmp_path):
     rng = np.random.default_rng(0)
     for night in range(20):
         times = 1.005**night * (1 + 0.01 * rng.standard_normal())
-        own = made(f"n{night}", night, commit=f"c{night:02}", job=str(night))
+        own = made(f"n{night:02}", night, commit=f"c{night:02}", job=str(night))
         metrics = tuple(replace(m, values=1e7 * times + 0 * m.values) for m in own.metrics if m.name == "step.period")
         path, after = save(tmp_path, [replace(own, metrics=metrics)])
     assert len(after.sessions()) == 20

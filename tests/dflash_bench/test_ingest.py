@@ -433,12 +433,15 @@ def test_a_range_takes_its_own_text_or_its_registered_string_or_is_unnamed(run, 
 
 
 def test_registered_strings_and_own_texts_are_told_apart_whatever_their_ids_are(run, tmp_path):
+    # by letters: names that differ in numbers are one name
+    keys = (-1, -2, -3, -(2**63) + 1, 2**63 - 1)
+    registered = {key: f"registered {letter}" for key, letter in zip(keys, "abcde", strict=True)}
     path = write(
         tmp_path / "a.sqlite", [Range("own", 0, 1), Range("other", 2, 3), Range("x", 4, 5, is_registered=True)]
     )
     with closing(sqlite3.connect(path)) as db:
-        for key in (-1, -2, -3, -(2**63) + 1, 2**63 - 1):
-            db.execute("INSERT INTO StringIds VALUES (?, ?)", (key, f"registered {key}"))
+        for key, name in registered.items():
+            db.execute("INSERT INTO StringIds VALUES (?, ?)", (key, name))
             db.execute(
                 "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, textId, domainId)"
                 " SELECT start + 10, end + 10, eventType, globalTid, ?, domainId FROM NVTX_EVENTS WHERE text = 'own'",
@@ -447,7 +450,7 @@ def test_registered_strings_and_own_texts_are_told_apart_whatever_their_ids_are(
         db.commit()
     found = json.loads(run("metrics", path, "--json").stdout)
     ranges = {m["metric"].removeprefix("range.") for m in found["metrics"] if m["metric"].startswith("range.")}
-    assert ranges == {"own", "other", "x", *(f"registered {key}" for key in (-1, -2, -3, -(2**63) + 1, 2**63 - 1))}
+    assert ranges == {"own", "other", "x", *registered.values()}
 
 
 def test_more_processes_than_a_run_can_have_are_one_sentence_that_names_the_file(cli, tmp_path, profiles):
