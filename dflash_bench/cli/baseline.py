@@ -46,7 +46,7 @@ def save(
     ],
     keep: Annotated[
         int, typer.Option(min=1, help="Runs whose samples the file keeps; older ones stay as figures.")
-    ] = 5,
+    ] = 10,
     preset: PresetName = None,
     step_range: StepRange = None,
     agreement_range: AgreementRange = None,
@@ -192,7 +192,7 @@ def history(
 @app.command(cls=Command)
 def prune(
     baseline: Annotated[Path, typer.Argument(help="A baseline file, as `baseline list` names it.")],
-    keep: Annotated[int, typer.Option(min=0, help="Newest runs whose samples stay.")] = 5,
+    keep: Annotated[int, typer.Option(min=0, help="Newest runs whose samples stay.")] = 10,
     keep_history: Annotated[int, typer.Option(min=0, help="Newest entries of the history that stay.")] = 50,
 ) -> None:
     """Drop all but the newest runs and history entries of a baseline."""
