@@ -1,0 +1,438 @@
+"""SGLang's own `prepare_for_decode` beside this project's, on one workload in one process.
+
+    PYTHONPATH=impl:tests/engines:WHEEL python tests/benchmarks/sglang_prep.py --device cuda upstream plug:topup
+
+`upstream` is the engine's function on the engine's objects (ScheduleBatch, Req, ReqToTokenPool, paged allocator, real
+kernels on a GPU); `plug:ARM` that of `dflash_prep.sglang` on the same kind of objects; `ours:ARM` an arm of the
+reference implementation on its own. The loop around them is ours: a step prepares, every request commits 1 to `--block`
+tokens, and whoever reaches the context's end is replaced by a new request. `--compare` holds every step of all of them
+against the first: lengths, tokens needed, the slots in the rows, sums, top_k. The last line on stdout is JSON.
+
+It runs in an engine's environment (`tests/engines/environments.py sglang`); what that lacks of SGLang's imports is made
+up (`tests/engines/stubs.py`), and none of that is called in a measured line but the row writes of the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.machinery
+import importlib.util
+import itertools
+import json
+import os
+import platform
+import random
+import sys
+import time
+import types
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Shapes of a run; requests are drawn from the seed alone, so all engines meet the same ones."""
+
+    bs: int
+    page_size: int
+    block: int
+    context: int
+    steps: int
+    warm_up: int
+    seed: int
+    device: str
+    need_sort: bool
+
+    @property
+    def pool_tokens(self) -> int:
+        """Room for every request at the context's end, its reserve and pages in advance."""
+        return self.bs * (-(-self.context // self.page_size) + 12) * self.page_size + 64 * self.page_size
+
+
+@dataclass(frozen=True)
+class Prompt:
+    rid: int
+    length: int
+    top_k: int
+
+
+class Requests:
+    """Who comes, and how much each commits: a function of the seed and of what was committed."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload, self.random, self.next_rid = workload, random.Random(workload.seed), 0
+
+    def draw(self, *, is_first: bool) -> Prompt:
+        # the first ones are anywhere in their life, so that pages run out at all phases from the start
+        high = self.workload.context - 2 * self.workload.block - 1 if is_first else self.workload.context // 4
+        self.next_rid += 1
+        length = self.random.randint(min(200, high), high)
+        return Prompt(self.next_rid, length, self.random.choice((1, 1, 1, 50)))
+
+    def commits(self) -> list[int]:
+        return [self.random.randint(1, self.workload.block) for _ in range(self.workload.bs)]
+
+    def is_over(self, committed: int) -> bool:
+        return committed + 2 * self.workload.block > self.workload.context
+
+
+class Upstream:
+    """The engine's objects, and its function or one in its place."""
+
+    def __init__(self, workload: Workload, prepare: Callable[[Any, Any], None] | None = None) -> None:
+        engine = load_engine(workload)
+        self.workload, self.engine = workload, engine
+        self.prepare_function = prepare or engine.draft_module.DFlashDraftInputV2.prepare_for_decode
+        width = workload.context + engine.extra_row_width()
+        self.rows = engine.ReqToTokenPool(workload.bs, width, workload.device, enable_memory_saver=False)
+        self.pages = engine.Allocator(
+            workload.pool_tokens, workload.page_size, torch.bfloat16, workload.device, None, workload.need_sort
+        )
+        self.tree = engine.tree(self.rows, self.pages, workload.page_size)
+        self.batch = engine.ScheduleBatch(
+            reqs=[], req_to_token_pool=self.rows, token_to_kv_pool_allocator=self.pages, tree_cache=self.tree,
+            device=workload.device, enable_overlap=True, spec_algorithm=engine.algorithm,
+        )  # fmt: skip
+        self.batch.forward_mode = engine.decode_mode
+
+    def admit(self, prompts: Sequence[Prompt]) -> None:
+        device, engine = self.workload.device, self.engine
+        reqs = [
+            engine.Req(str(p.rid), "", array("q", range(p.length)), engine.SamplingParams(top_k=p.top_k))
+            for p in prompts
+        ]
+        rows = torch.tensor(self.rows.alloc(reqs), dtype=torch.int64).to(device)
+        ends = torch.tensor([p.length for p in prompts], dtype=torch.int64)
+        starts = torch.zeros_like(ends)
+        on_device = starts.to(device), ends.to(device)
+        if self.workload.page_size == 1:
+            slots = engine.allocation.alloc_token_slots(self.tree, int(ends.sum()))
+        else:
+            slots = engine.allocation.alloc_paged_token_slots_extend(
+                self.tree, on_device[0], starts, on_device[1], ends, torch.full_like(rows, -1), int(ends.sum()),
+                req_pool_indices=rows, batch=self.batch,
+            )  # fmt: skip
+        engine.allocation.assign_req_to_token_pool_func(rows, self.rows.req_to_token, *on_device, slots, len(reqs))
+        for req, prompt in zip(reqs, prompts, strict=True):
+            req.kv.kv_allocated_len = req.kv.kv_committed_len = prompt.length
+        self.batch.reqs = self.batch.reqs + reqs
+
+    def release(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self.engine.release_kv_cache(self.batch.reqs[index], self.tree, checkpoint=False)
+        gone = set(indices)
+        self.batch.reqs = [req for i, req in enumerate(self.batch.reqs) if i not in gone]
+
+    def settle(self) -> None:
+        rows = torch.tensor([req.kv.req_pool_idx for req in self.batch.reqs], dtype=torch.int64)
+        self.batch.req_pool_indices_cpu, self.batch.req_pool_indices = rows, rows.to(self.workload.device)
+
+    def begin_step(self) -> None:
+        bs, device = len(self.batch.reqs), self.workload.device
+        nothing, ids = torch.empty((bs, 0), device=device), torch.zeros(bs, dtype=torch.int64, device=device)
+        self.draft = self.engine.draft_module.DFlashDraftInputV2(
+            topk_p=nothing, topk_index=nothing, bonus_tokens=ids, new_seq_lens=ids, hidden_states=nothing
+        )
+        self.batch.spec_info = self.draft
+
+    def prepare(self) -> None:
+        self.prepare_function(self.draft, self.batch)
+
+    @property
+    def reqs(self) -> list[Any]:
+        return self.batch.reqs
+
+    def commit(self, counts: Sequence[int]) -> None:
+        for req, count in zip(self.reqs, counts, strict=True):
+            req.kv.kv_committed_len += count
+
+    def figures(self) -> dict[str, object]:
+        """What a step leaves behind beside the requests' counters."""
+        return {
+            "seq_lens": self.batch.seq_lens_cpu.tolist(),
+            "seq_lens_sum": int(self.batch.seq_lens_sum),
+            "nxt": self.draft.nxt_kv_lens_cpu.tolist(),
+            "nxt_sum": int(self.draft.nxt_kv_lens_sum),
+            "max_top_k": self.draft.max_top_k,
+            "uniform_top_k": self.draft.uniform_top_k_value,
+        }
+
+    def slots(self) -> str:
+        """A hash of the slots that every request holds."""
+        rows, digest = self.rows.req_to_token, hashlib.sha256()
+        for req in self.reqs:
+            digest.update(rows[req.kv.req_pool_idx, : req.kv.kv_allocated_len].cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+class Reference(Upstream):
+    """An arm of the reference implementation on its own objects."""
+
+    def __init__(self, workload: Workload, arm_text: str) -> None:
+        from dflash_prep.arms import parse_arm
+        from dflash_prep.state.decode_prep import DecodePrep, PrepOptions
+        from dflash_prep.state.paged_allocator import PagedAllocator
+        from dflash_prep.state.pools import KVPools
+        from dflash_prep.state.prefix_cache import ChunkCache
+        from dflash_prep.state.req_to_token import ReqToTokenPool, extra_row_width
+        from dflash_prep.state.staging import Fill
+
+        switches = parse_arm(arm_text).switches
+        fill = Fill.RING if switches.staging_ring else Fill.BULK if switches.bulk_fill else Fill.LOOP
+        self.workload = workload
+        width = workload.context + extra_row_width(draft_tokens=workload.block, page_size=workload.page_size)
+        self.rows = ReqToTokenPool(workload.bs, width, workload.device)
+        self.pages = PagedAllocator(
+            workload.pool_tokens, workload.page_size, workload.device, need_sort=workload.need_sort
+        )
+        self.pools = KVPools(self.rows, self.pages, ChunkCache(self.pages))
+        options = PrepOptions(
+            num_draft_tokens=workload.block, aligned=switches.page_aligned, fill=fill, topup_pages=switches.topup_pages
+        )
+        self.prep = DecodePrep(self.pools, options)
+        self.own: list[Any] = []
+
+    @property
+    def reqs(self) -> list[Any]:
+        return self.own
+
+    def admit(self, prompts: Sequence[Prompt]) -> None:
+        from dflash_prep.state.lifetime import alloc_for_extend
+        from dflash_prep.state.request import Request, SamplingParams
+
+        reqs = [Request(p.rid, p.length, SamplingParams(p.top_k)) for p in prompts]
+        alloc_for_extend(self.pools, reqs)
+        self.own = self.own + reqs
+
+    def release(self, indices: Sequence[int]) -> None:
+        from dflash_prep.state.lifetime import release
+
+        for index in indices:
+            release(self.pools, self.own[index])
+        gone = set(indices)
+        self.own = [req for i, req in enumerate(self.own) if i not in gone]
+
+    def settle(self) -> None:
+        from dflash_prep.state.batch import DecodeBatch
+
+        self.batch = DecodeBatch.of(self.own, torch.device(self.workload.device))
+
+    def begin_step(self) -> None:
+        from dflash_prep.state.draft_input import DraftInput
+
+        ids = torch.zeros(len(self.own), dtype=torch.int64, device=self.workload.device)
+        self.draft = DraftInput.for_next_step(ids, ids)
+        self.batch.spec_info = self.draft
+
+    def prepare(self) -> None:
+        self.prep.prepare(self.batch)
+
+    def commit(self, counts: Sequence[int]) -> None:
+        from dflash_prep.state.lifetime import commit_accepted
+
+        for req, count in zip(self.own, counts, strict=True):
+            commit_accepted(req, count)
+
+
+@dataclass
+class Measured:
+    """Times of the steps in ns, which of them took pages, and with ``--compare`` what each left behind."""
+
+    name: str
+    ns: list[int] = field(default_factory=list)
+    allocates: list[bool] = field(default_factory=list)
+    states: list[dict[str, object]] = field(default_factory=list)
+
+    def summary(self) -> dict[str, object]:
+        us, taken = np.array(self.ns) / 1e3, np.array(self.allocates)
+
+        def p50(chosen: np.ndarray) -> float | None:
+            return round(float(np.median(us[chosen])), 1) if chosen.any() else None
+
+        return {
+            "engine": self.name,
+            "steps": len(us),
+            "alloc_share": round(float(taken.mean()), 4),
+            "p50_alloc_us": p50(taken),
+            "p50_other_us": p50(~taken),
+            "mean_us": round(float(us.mean()), 1),
+        }
+
+
+def play(name: str, engine: Upstream, workload: Workload, *, keeps_states: bool) -> Measured:
+    """Decode the workload's steps on one engine."""
+    requests, found = Requests(workload), Measured(name)
+    is_gpu = workload.device == "cuda"
+    engine.admit([requests.draw(is_first=True) for _ in range(workload.bs)])
+    engine.settle()
+    for step in range(workload.warm_up + workload.steps):
+        engine.begin_step()
+        before = [req.kv.kv_allocated_len for req in engine.reqs]
+        started = time.perf_counter_ns()
+        engine.prepare()
+        took = time.perf_counter_ns() - started
+        after = [req.kv.kv_allocated_len for req in engine.reqs]
+        if step >= workload.warm_up:
+            found.ns.append(took)
+            found.allocates.append(after != before)
+        if keeps_states:
+            found.states.append({"cur": before, "allocated": after, "slots": engine.slots(), **engine.figures()})
+        if is_gpu:
+            torch.cuda.synchronize()
+        engine.commit(requests.commits())
+        over = [i for i, req in enumerate(engine.reqs) if requests.is_over(req.kv.kv_committed_len)]
+        if over:
+            engine.release(over)
+            engine.admit([requests.draw(is_first=False) for _ in over])
+            engine.settle()
+    return found
+
+
+def differences(base: Measured, other: Measured) -> dict[str, int]:
+    """Of each part of the state: in how many steps the two differ."""
+    counts: dict[str, int] = {}
+    for one, two in zip(base.states, other.states, strict=True):
+        for key in one:
+            if one[key] != two[key]:
+                counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+_ENGINE: list[types.SimpleNamespace] = []
+
+
+def load_engine(workload: Workload) -> types.SimpleNamespace:
+    """SGLang's classes, loaded once a process, for this workload's page size, block and device."""
+    if not _ENGINE:
+        _ENGINE.append(_import_engine(workload))
+    engine = _ENGINE[0]
+    engine.get_context().override_server_args(
+        device=workload.device, page_size=workload.page_size, speculative_algorithm="DFLASH",
+        speculative_num_draft_tokens=workload.block,
+        attention_backend="torch_native" if workload.device == "cpu" else "triton",
+    ).install()  # fmt: skip
+    return engine
+
+
+def _import_engine(workload: Workload) -> types.SimpleNamespace:
+    import stubs
+
+    if workload.device == "cpu":
+        os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+    spec = importlib.machinery.PathFinder.find_spec("sglang")
+    if spec is None:
+        sys.exit("no sglang on PYTHONPATH")
+    root = Path(next(iter(spec.submodule_search_locations or [])))
+    package = types.ModuleType("sglang")  # without its __init__, which loads the front end
+    package.__path__ = [str(root)]
+    package.__spec__ = importlib.machinery.ModuleSpec("sglang", None, is_package=True)
+    sys.modules["sglang"] = package
+    stubs.install(workload.device)
+    from sglang.srt.managers import schedule_batch
+    from sglang.srt.mem_cache import allocation, allocation_sizing, common
+    from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+    from sglang.srt.mem_cache.radix_cache import RadixCache
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+    from sglang.srt.runtime_context import get_context
+    from sglang.srt.sampling.sampling_params import SamplingParams
+    from sglang.srt.speculative import dflash_info_v2
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    def tree(rows: Any, pages: Any, page_size: int) -> Any:
+        options = CacheInitParams(
+            disable=True, req_to_token_pool=rows, token_to_kv_pool_allocator=pages, page_size=page_size
+        )
+        return RadixCache(options)
+
+    def allocator(size: int, page_size: int, dtype: Any, device: str, kvcache: Any, need_sort: bool) -> Any:
+        if page_size == 1:
+            from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+
+            return TokenToKVPoolAllocator(size, dtype, device, kvcache, need_sort)
+        return PagedTokenToKVPoolAllocator(size, page_size, dtype, device, kvcache, need_sort)
+
+    return types.SimpleNamespace(
+        root=root, draft_module=dflash_info_v2, allocation=allocation, release_kv_cache=common.release_kv_cache,
+        extra_row_width=allocation_sizing.get_req_to_token_extra_context_len, Allocator=allocator, tree=tree,
+        ReqToTokenPool=ReqToTokenPool, ScheduleBatch=schedule_batch.ScheduleBatch, Req=schedule_batch.Req,
+        SamplingParams=SamplingParams, decode_mode=ForwardMode.DECODE, get_context=get_context,
+        algorithm=SpeculativeAlgorithm.from_string("DFLASH"),
+    )  # fmt: skip
+
+
+def make(name: str, workload: Workload, shadow: int) -> Upstream:
+    """The engine that a word of the command line names."""
+    kind, _, arm = name.partition(":")
+    if kind == "upstream":
+        return Upstream(workload)
+    if kind == "ours":
+        return Reference(workload, arm)
+    if kind != "plug":
+        sys.exit(f"{name!r} is neither upstream nor plug:ARM nor ours:ARM")
+    from dflash_prep.sglang.install import Plug
+    from dflash_prep.sglang.preparation import PlugArm, Preparation
+
+    module = load_engine(workload).draft_module
+    arm, _, pages = arm.partition("=")
+    preparation = Preparation(PlugArm(arm), module, int(pages) if pages else None)
+    original = module.DFlashDraftInputV2.prepare_for_decode
+    return Upstream(workload, Plug(original, preparation, shadow).prepare_for_decode)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("engines", nargs="+", metavar="upstream|plug:ARM|ours:ARM")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--bs", type=int, nargs="+", default=[36])
+    parser.add_argument("--page-size", type=int, nargs="+", default=[256])
+    parser.add_argument("--block", type=int, default=8)
+    parser.add_argument("--context", type=int, default=16384)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--warm-up", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--need-sort", action="store_true", help="sorted free lists")
+    parser.add_argument("--shadow", type=int, default=0, help="steps that plug:ARM compares before it writes")
+    parser.add_argument("--compare", action="store_true", help="every step against the first engine's")
+    args = parser.parse_args()
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+    results = [run(args, bs, page_size) for bs, page_size in itertools.product(args.bs, args.page_size)]
+    gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
+    about = {"torch": torch.__version__, "python": platform.python_version(), "gpu": gpu, **vars(args)}
+    print(json.dumps({"about": about, "results": results}))
+
+
+def run(args: argparse.Namespace, bs: int, page_size: int) -> dict[str, object]:
+    """All engines on one workload. Ends the program where a plug was turned off."""
+    workload = Workload(
+        bs, page_size, args.block, args.context, args.steps, args.warm_up, args.seed, args.device, args.need_sort
+    )
+    found = []
+    for name in args.engines:
+        engine = make(name, workload, args.shadow)
+        found.append(play(name, engine, workload, keeps_states=args.compare))
+        plug = getattr(getattr(engine, "prepare_function", None), "__self__", None)
+        if plug is not None and plug.off is not None:
+            sys.exit(f"{name} was turned off: {plug.off}")
+    base = float(str(found[0].summary()["mean_us"]))
+    rows = []
+    for each in found:
+        row = each.summary()
+        row["of_first"] = round(float(str(row["mean_us"])) / base, 3)
+        rows.append(row)
+        print(f"bs {bs} page {page_size}: {row}", file=sys.stderr)
+    changed = {each.name: differences(found[0], each) for each in found[1:]} if args.compare else None
+    return {"bs": bs, "page_size": page_size, "engines": rows, "differences": changed}
+
+
+if __name__ == "__main__":
+    main()
