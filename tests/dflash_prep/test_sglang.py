@@ -1,4 +1,4 @@
-"""The plug-in for SGLang: what can be shown without the engine, and on its own objects where its environment is there."""
+"""The plug-in for SGLang: what can be shown without the engine, and what on its own objects where that is there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def package(tmp_path, monkeypatch):
             "class DFlashDraftInputV2:\n"
             "    def prepare_for_decode(self, batch):\n        '''Doc.'''\n        batch.append('upstream')\n"
         ),
-        "srt/mem_cache/allocation_sizing.py": "def page_aligned_decode_alloc_lens(reqs, *, reserve, page_size):\n    pass\n",
+        "srt/mem_cache/allocation_sizing.py": "def page_aligned_decode_alloc_lens(reqs, *, reserve, page_size):\n    pass\n",  # noqa: E501
         "srt/mem_cache/allocation.py": "def alloc_for_spec_decode(tree, rows, **lens):\n    return 1\n",
     }
     for name, text in sources.items():
@@ -64,7 +64,7 @@ def test_one_function_that_differs_is_refused_by_its_name(package, name):
 
 def test_a_function_that_is_not_there_is_refused_too(package):
     (package / "srt/mem_cache/allocation.py").unlink()
-    with pytest.raises(UnknownEngineError, match="alloc_for_spec_decode is not as in 9.9"):
+    with pytest.raises(UnknownEngineError, match=r"alloc_for_spec_decode is not as in 9\.9"):
         find_engine(package)
 
 
@@ -178,7 +178,7 @@ def test_bulk_ring_and_topup_without_pages_leave_what_the_engine_leaves_in_every
     words = ["--compare", "--steps", "40", "--warm-up", "0", "--context", "2048", "--shadow", "40"]
     found = run_in_engine("benchmarks/sglang_prep.py", *ENGINES, *words, "--bs", "9", "--page-size", "1", "16", "256")
     single, *pages = [r["differences"] for r in found["results"]]
-    assert pages == [dict.fromkeys(ENGINES[1:], {})] * 2
+    assert pages == [{name: {} for name in ENGINES[1:]}] * 2
     # on pages of one token the engine gives slots back in the order of the row, this allocator sorted
     assert {name: {*keys} - {"slots"} for name, keys in single.items()} == {name: set() for name in ENGINES[1:]}
     assert all(single[name] == {} for name in ENGINES if name.startswith("plug"))
@@ -192,7 +192,7 @@ def test_the_same_over_batch_sizes_pages_and_blocks(block, sorted_lists):
     found = run_in_engine(
         "benchmarks/sglang_prep.py", *ENGINES, *words, "--bs", "1", "7", "36", "64", "--page-size", "16", "64", "256"
     )
-    assert [r["differences"] for r in found["results"]] == [dict.fromkeys(ENGINES[1:], {})] * 12
+    assert [r["differences"] for r in found["results"]] == [{name: {} for name in ENGINES[1:]}] * 12
 
 
 def test_a_planted_fault_is_seen_before_it_is_written_and_the_engine_goes_on_as_if_alone():
