@@ -16,7 +16,7 @@ from dflash_prep.sglang.__main__ import main
 from dflash_prep.sglang.fingerprint import FUNCTIONS, UnknownEngineError, find_engine, read_fingerprints
 from dflash_prep.sglang.install import VARIABLE, PlugOptions
 from dflash_prep.sglang.preparation import PlugArm
-from dflash_prep.sglang.turns import UPSTREAM, Turns, default_refill
+from dflash_prep.sglang.turns import UPSTREAM, LiveTurns, default_refill
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,7 +136,7 @@ def test_without_options_the_hook_does_nothing(package, tmp_path):
 
 def test_marks_stand_around_the_counted_steps_of_each_block_and_both_play_in_every_pair():
     marks, log = [], []
-    turns = Turns(PlugArm.TOPUP, block=5, refill=2, mark=lambda text: marks.append((len(log), text)), seed=3)
+    turns = LiveTurns(PlugArm.TOPUP, block=5, refill=2, mark=lambda text: marks.append((len(log), text)), seed=3)
     for _ in range(7 * 2 * 20):
         log.append((turns.label, turns.is_counted))
         turns.advance()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_prep.errors import SettingError
-from dflash_prep.sglang.fingerprint import Engine, find_engine
+from dflash_prep.sglang.fingerprint import KnownEngine, find_engine
 from dflash_prep.sglang.install import VARIABLE, PlugOptions
 from dflash_prep.sglang.preparation import PlugArm
 from dflash_prep.state.topup import MAX_TOPUP_PAGES, topup_from_environment
@@ -47,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return os.execve(program, command, environment)
 
 
-def _engine() -> Engine | None:
+def _engine() -> KnownEngine | None:
     """The SGLang that this Python would import, read and not imported; None where there is none to be seen."""
     spec = importlib.util.find_spec("sglang")
     folders = list(spec.submodule_search_locations or []) if spec is not None else []

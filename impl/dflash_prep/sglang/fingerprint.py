@@ -38,19 +38,19 @@ class UnknownEngineError(SettingError):
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class KnownEngine:
     """An SGLang: the folder of its package, and the version whose functions it has."""
 
     folder: Path
     version: str
 
 
-def find_engine(folder: Path) -> Engine:
+def find_engine(folder: Path) -> KnownEngine:
     """Recognise the SGLang in a package folder, read and not imported. Raises UnknownEngineError."""
     found = read_fingerprints(folder)
     for version, known in reversed(KNOWN.items()):
         if known == found:
-            return Engine(folder, version)
+            return KnownEngine(folder, version)
     nearest = max(KNOWN, key=lambda version: sum(KNOWN[version][name] == found[name] for name in FUNCTIONS))
     differing = [name for name in FUNCTIONS if KNOWN[nearest][name] != found[name]]
     raise UnknownEngineError(

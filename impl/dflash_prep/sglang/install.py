@@ -16,7 +16,7 @@ from typing import Any
 from dflash_prep.sglang.fingerprint import UnknownEngineError, find_engine
 from dflash_prep.sglang.preparation import PlugArm, Preparation
 from dflash_prep.sglang.shadow import DifferenceError, compare, run_upstream
-from dflash_prep.sglang.turns import Turns, default_refill
+from dflash_prep.sglang.turns import LiveTurns, default_refill
 
 VARIABLE = "DFLASH_PREP_SGLANG"
 """Carries the options to every process of the engine, as JSON."""
@@ -56,7 +56,7 @@ class Times:
     def __init__(self, file: Path) -> None:
         self._file, self._lines = file, ["pair,arm,start_ns,prepare_ns,requests"]
 
-    def add(self, turns: Turns, start_ns: int, prepare_ns: int, requests: int) -> None:
+    def add(self, turns: LiveTurns, start_ns: int, prepare_ns: int, requests: int) -> None:
         if turns.is_counted:
             self._lines.append(f"{turns.pair},{turns.label},{start_ns},{prepare_ns},{requests}")
         elif self._lines:
@@ -77,7 +77,7 @@ class Plug:
         original: FunctionType,
         preparation: Preparation,
         shadow: int = 0,
-        turns: Turns | None = None,
+        turns: LiveTurns | None = None,
         times: Times | None = None,
     ) -> None:
         self.original, self.preparation = original, preparation
@@ -152,7 +152,7 @@ def install(module: ModuleType, options: PlugOptions, mark: Callable[[str], None
         refill = options.refill
         if refill is None:
             refill = default_refill(preparation.topup_pages, _page_size())
-        turns = Turns(preparation.arm, options.duet, refill, mark or _mark())
+        turns = LiveTurns(preparation.arm, options.duet, refill, mark or _mark())
     times = Times(Path(f"{options.times}.{os.getpid()}.csv")) if options.times and turns is not None else None
     plug = Plug(original, preparation, options.shadow, turns, times)
     target.__globals__["_dflash_prep_plug"] = plug

@@ -20,7 +20,7 @@ def default_refill(topup_pages: int, page_size: int) -> int:
     return (topup_pages + 1) * page_size // 3 + 8
 
 
-class Turns:
+class LiveTurns:
     """Whose turn it is: ``block`` counted steps behind ``refill`` uncounted ones.
 
     Each pair's order is drawn from ``seed``; ``mark`` puts a text into the capture.

@@ -40,7 +40,7 @@ class StagedLens:
 
 
 @dataclass(frozen=True, slots=True)
-class _FillFigures:
+class FillFigures:
     """What one pass over the requests yields besides the buffers. uniform_top_k_value: the common top_k or None."""
 
     committed_sum: int
@@ -49,7 +49,7 @@ class _FillFigures:
     uniform_top_k_value: int | None
 
 
-def fill_loop(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -> _FillFigures:
+def fill_loop(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -> FillFigures:
     """One tensor element per write: about 3 * bs small torch calls (0.4 ms of a step at 40 requests, #47678)."""
     committed_sum = nxt_sum = 0
     max_top_k = 1
@@ -63,10 +63,10 @@ def fill_loop(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -
         nxt_sum += watermark.nxt[i]
         max_top_k = max(max_top_k, req.sampling_params.top_k)
         is_uniform = is_uniform and req.sampling_params.top_k == first_top_k
-    return _FillFigures(committed_sum, nxt_sum, max_top_k, first_top_k if is_uniform else None)
+    return FillFigures(committed_sum, nxt_sum, max_top_k, first_top_k if is_uniform else None)
 
 
-def fill_bulk(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -> _FillFigures:
+def fill_bulk(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -> FillFigures:
     """The same in three buffer writes (#47678)."""
     committed = [req.kv.kv_committed_len for req in reqs]
     top_ks = [req.sampling_params.top_k for req in reqs]
@@ -74,17 +74,17 @@ def fill_bulk(lens: StagedLens, reqs: Sequence[Request], watermark: Watermark) -
     lens.cur.numpy()[:] = watermark.cur
     lens.nxt.numpy()[:] = watermark.nxt
     is_uniform = top_ks.count(top_ks[0]) == len(top_ks)
-    return _FillFigures(sum(committed), sum(watermark.nxt), max(1, max(top_ks)), top_ks[0] if is_uniform else None)
+    return FillFigures(sum(committed), sum(watermark.nxt), max(1, max(top_ks)), top_ks[0] if is_uniform else None)
 
 
-FILLS: dict[Fill, Callable[[StagedLens, Sequence[Request], Watermark], _FillFigures]] = {
+FILLS: dict[Fill, Callable[[StagedLens, Sequence[Request], Watermark], FillFigures]] = {
     Fill.LOOP: fill_loop,
     Fill.BULK: fill_bulk,
     Fill.RING: fill_bulk,
 }
 
 
-class _Staging(Protocol):
+class Staging(Protocol):
     """Hands out host views and brings their int32 half to the device."""
 
     def acquire(self, bs: int) -> StagedLens: ...
