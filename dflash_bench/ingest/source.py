@@ -27,7 +27,7 @@ class Source(Protocol):
     """One opened capture file, of whatever kind. It is sent to other processes: it pickles, and holds nothing open.
 
     ``path`` is what a person calls the file, which for a converted report is the report. ``stated``: ranks that the
-    file states beside its events, by process.
+    file states beside its events, by process; ``engines``: what ran, as far as titles of processes tell.
     """
 
     @property
@@ -41,6 +41,9 @@ class Source(Protocol):
 
     @property
     def gpu_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def engines(self) -> frozenset[str]: ...
 
     @property
     def stated(self) -> dict[int, RankMark]: ...

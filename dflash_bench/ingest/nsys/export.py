@@ -28,6 +28,8 @@ _DEVICE_KEY = "DFLASH_BENCH:DEVICE"
 _BELOW_THE_PROGRAM = re.compile(r"lib(cupti|cuda|cudart|nvToolsExt|ToolsInjection|Tools|c|pthread)[-.]")
 """Modules whose frames are no code of the program's."""
 _MAX_FRAMES = 8
+_TITLE = re.compile(r"(sglang|vllm)::", re.IGNORECASE)
+"""What engines call their processes: ``sglang::scheduler``, ``VLLM::EngineCore``; a thread's name keeps 15 of it."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,12 @@ class Export:
         found = [(name, place) for name, place in self.cells(ExportTable.GPUS, "name", order) if name is not None]
         found.sort(key=lambda gpu: gpu[1] if isinstance(gpu[1], int) else -1)
         return tuple(_text(name) for name, _ in found)
+
+    @property
+    def engines(self) -> frozenset[str]:
+        """The engines whose processes' titles are among the names of threads."""
+        names = [self.strings.get(key, "") for (key,) in self.cells("ThreadNames", "nameId") if isinstance(key, int)]
+        return frozenset(found[1].lower() for name in names if (found := _TITLE.match(name)))
 
     def _pairs(self, table: str) -> Iterator[tuple[str, str]]:
         for key, value in self.cells(table, "name", "value"):

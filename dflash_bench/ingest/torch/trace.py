@@ -56,6 +56,7 @@ class TorchTrace:
     gpu_names: tuple[str, ...]
 
     is_simulated: ClassVar[bool] = False
+    engines: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def num_rows(self) -> int:
