@@ -40,6 +40,9 @@ ALLOWED = {
     ("state/staging.py", "fill_loop", "committed[]"): 1,  # a length buffer of the name
     ("variants/pd_admission.py", "preallocate", "kv_committed_len"): 1,
     ("state/spec_alloc.py", "alloc_for_spec_decode", "kv_allocated_len"): 1,
+    # in the place of SGLang's own preparation, on its objects
+    ("sglang/install.py", "Plug._prepare", "maybe_evict_swa()"): 1,
+    ("sglang/preparation.py", "Preparation.carry_out", "decode_batch_idx"): 1,
 }
 
 
