@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_bench.model import RunMetrics, Sides, Value
 
@@ -13,6 +13,9 @@ _RARE = 0.01
 """Share of the steps up to which a cause is an accident."""
 WORTH_NAMING = 0.1
 """Share of a whole table from which a cause is named in a sentence."""
+
+
+OUTSIDE = "outside any range"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +38,26 @@ class Cause:
 
     @property
     def name(self) -> str:
-        """As people say it: a dash of the metrics is time outside the steps, or plain CPU work."""
+        """As people say it: a dash of the metrics is time outside any range, or plain CPU work."""
         code, _, call = (self.code, "", self.call) if self.call else self.where.rpartition(" · ")
-        named = {"-": "outside steps"}.get(code, code), {"-": "CPU work"}.get(call, call)
+        named = {"-": OUTSIDE}.get(code, code), {"-": "CPU work"}.get(call, call)
         return " · ".join(part for part in named if part)
+
+    @property
+    def place(self) -> str:
+        """The name with its preposition."""
+        return self.name if self.name.startswith(OUTSIDE) else f"in {self.name}"
+
+    @property
+    def full_name(self) -> str:
+        """With all ranges around, where they are known."""
+        return f"{OUTSIDE if self.where == '-' else self.where} · {self.call}" if self.call else self.name
 
     @property
     def range_name(self) -> str:
         """The innermost range alone, as people say it."""
         found = self.code if self.call else self.where.rpartition(" · ")[0]
-        return "what lies outside steps" if found == "-" else found
+        return f"what lies {OUTSIDE}" if found == "-" else found
 
     @property
     def late_share(self) -> float:
@@ -75,6 +88,20 @@ def host_waits(run: RunMetrics) -> list[Cause]:
         )
         for r in _rows(run, "sync.by_range")
     )
+
+
+def by_name(causes: Sequence[Cause]) -> list[Cause]:
+    """Causes that people call the same, in whatever ranges around, as one; the longest first."""
+    found: dict[str, Cause] = {}
+    for cause in causes:
+        if (other := found.get(cause.name)) is None:
+            found[cause.name] = cause
+            continue
+        late = None if cause.late_ns is None or other.late_ns is None else other.late_ns + cause.late_ns
+        found[cause.name] = replace(
+            other, count=other.count + cause.count, total_ns=other.total_ns + cause.total_ns, late_ns=late
+        )
+    return _longest_first(iter(found.values()))
 
 
 def _rows(run: RunMetrics, name: str) -> Iterator[dict[str, Value]]:
@@ -116,10 +143,18 @@ class CausePair:
         return all(cause is None or cause.count < _RARE * num for cause, num in sides)
 
     @property
-    def name(self) -> str:
+    def place(self) -> str:
         """As people say it, and in how few steps, where they are few."""
-        few = f" ({self.cause.count:,} time{'s' * (self.cause.count != 1)})" if self.is_rare else ""
-        return f"{self.cause.name}{few}"
+        return f"{self.cause.place}{self._few}"
+
+    @property
+    def full_name(self) -> str:
+        """The same with all ranges around."""
+        return f"{self.cause.full_name}{self._few}"
+
+    @property
+    def _few(self) -> str:
+        return f" ({self.cause.count:,} time{'s' * (self.cause.count != 1)})" if self.is_rare else ""
 
     @property
     def cause(self) -> Cause:

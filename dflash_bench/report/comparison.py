@@ -90,8 +90,8 @@ def _screen_sheet(comparison: Comparison, judgements: Judgements | None) -> Shee
 def _screen_causes(sides: Sides) -> Sheet:
     """The first rows of both cause tables, per step; of waits what made launches late, where that is told."""
     rows = [
-        [(f"{what} {p.name}", *_per_step(p)) for p in pairs[:_CAUSES_ON_SCREEN]]
-        for what, pairs in (("GPU dry in", dry_pairs(sides)), ("wait in", late_wait_pairs(sides)))
+        [(f"{what} {p.place}", *_per_step(p)) for p in pairs[:_CAUSES_ON_SCREEN]]
+        for what, pairs in (("GPU dry", dry_pairs(sides)), ("wait", late_wait_pairs(sides)))
     ]
     # in turns, so that a small screen has the first of both
     mixed = tuple(row for both in zip_longest(*rows) for row in both if row)

@@ -6,6 +6,7 @@ show the same lines.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -77,10 +78,16 @@ def sides_headline(sides: Sides, judgements: Judgements | None, findings: Sequen
     if leading is None:
         return Headline(Tone.OPEN, "Nothing to compare: the runs have no judged figure in common", (), basis)
     is_one_rank = len({j.rank for j in judgements.each}) == 1
-    found = tone(leading)
-    what = "; ".join([f"{_opening(leading)} {_full(leading, is_one_rank=is_one_rank)}", *_others(judged, leading)])
+    found, moved = tone(leading), _moved_besides(judged, leading)
+    first, others = f"{_opening(leading)} {_full(leading, is_one_rank=is_one_rank)}", _short_texts(moved, found)
+    remedy = _remedy(leading, sides) if found is Tone.OPEN else ""
+    if leading.verdict == "described" and moved:
+        # what was judged comes first
+        found = tone(moved[0])
+        first, others = f"{_opening(moved[0])} {others[0]}", [*others[1:], f"{first[0].lower()}{first[1:]}"]
+    what = "; ".join([first, *others])
     why = () if sides.is_baseline else tuple(_reasons(sides))
-    return Headline(found, what, why, basis, _remedy(leading, sides) if found is Tone.OPEN else "")
+    return Headline(found, what, why, basis, remedy)
 
 
 def _over_all_ranks(judgements: Judgements) -> dict[str, Judgement]:
@@ -114,14 +121,18 @@ def _full(judged: Judgement, *, is_one_rank: bool) -> str:
     return f"{_NAMES.get(judged.metric, judged.metric)}{where} {pair_text(judged)} ({difference}{sure})"
 
 
-def _others(judged: dict[str, Judgement], leading: Judgement) -> list[str]:
+def _moved_besides(judged: dict[str, Judgement], leading: Judgement) -> list[Judgement]:
     """What moved besides and explains it, at most two figures."""
-    moved = [
+    return [
         judged[name]
         for name in _EXPLAINING
         if name in judged and name != leading.metric and tone(judged[name]) in (Tone.BETTER, Tone.WORSE)
-    ]
-    return [_short(j, is_but=tone(j) is Tone.WORSE and tone(leading) is not Tone.WORSE) for j in moved[:2]]
+    ][:2]
+
+
+def _short_texts(moved: Sequence[Judgement], led: Tone) -> list[str]:
+    """What moved, in short; ``led``: the tone of what was said before."""
+    return [_short(j, is_but=tone(j) is Tone.WORSE and led in (Tone.BETTER, Tone.SAME)) for j in moved]
 
 
 def _short(judged: Judgement, *, is_but: bool) -> str:
@@ -233,6 +244,9 @@ def _tracing(sides: Sides) -> str:
 
 _AHEAD = 0.05
 """Dry share of a step up to which the GPU counts as fed."""
+_APART = 0.05
+"""How far a median may lie from the mean that stands for it."""
+_OPTION = re.compile(r"--step-range (?:'[^']*'|\S+)(?= \()")
 
 
 def run_headline(run: RunMetrics, reading: Reading | None = None) -> Headline:
@@ -241,13 +255,11 @@ def run_headline(run: RunMetrics, reading: Reading | None = None) -> Headline:
     step = pooled(run, "step.period")
     basis = _about(info, reading, 0 if step is None else step.n + max(len(info.ranks), 1))
     if step is None:
-        return Headline(
-            Tone.OPEN, f"No steps: no range matches {quoted(reading.step)}, so nothing is told per step", (), basis
-        )
+        return Headline(Tone.OPEN, _without_steps(run, reading), tuple(_dry_for(run)), basis)
     period = float(step.values.mean())
     busy, dry = (_mean(run, name) for name in ("host.busy_per_step", "gpu.dry_per_step"))
-    (length, unit) = readable(figure(step), unit=Unit.NS)
-    parts = [f"step {length} {unit}"]
+    (length, unit) = readable(period, unit=Unit.NS)
+    parts = [f"step {length} {unit}{_median(figure(step), period)}"]
     if busy is not None:
         (shown, unit) = readable(busy, unit=Unit.NS)
         parts.append(f"host busy {shown} {unit}")
@@ -260,6 +272,29 @@ def run_headline(run: RunMetrics, reading: Reading | None = None) -> Headline:
             Tone.SAME, f"The host runs ahead of the GPU: {'; '.join(parts)}", tuple(_affordable(run)), basis
         )
     return Headline(Tone.WORSE, f"The GPU waits for the host: {'; '.join(parts)}", tuple(_dry_for(run)), basis)
+
+
+def _median(median: float | None, mean: float) -> str:
+    """Said where it is far from the mean, which the other figures of the sentence are."""
+    if median is None or abs(median - mean) <= _APART * mean:
+        return ""
+    (shown, unit) = readable(median, unit=Unit.NS)
+    return f" on average (median {shown} {unit})"
+
+
+def _without_steps(run: RunMetrics, reading: Reading) -> str:
+    """What can be said of a capture as a whole."""
+    found = f"No steps: no range is named {quoted(reading.step)}"
+    dry = pooled(run, "gpu.dry_per_s")
+    if dry is None:
+        return found
+    share = percent(float(dry.values.mean()) / 1e9, is_signed=False)
+    return f"{found}; over the whole capture the GPU was dry {share} of the time"
+
+
+def step_proposals(run: RunMetrics) -> list[str]:
+    """The options that would name the steps of a run in which none were found, the best first."""
+    return [option for f in run.findings if f.code == "no_steps" for option in _OPTION.findall(f.text)]
 
 
 def _mean(run: RunMetrics, name: str) -> float | None:
@@ -291,7 +326,7 @@ def _dry_for(run: RunMetrics) -> Iterator[str]:
     total = sum(c.total_ns for c in causes)
     if total:
         named = [c for c in causes if c.total_ns >= WORTH_NAMING * total][:3] or causes[:1]
-        yield "while it was dry the host was in " + ", ".join(f"{c.name} ({_share(c, total)})" for c in named)
+        yield "while it was dry the host was " + ", ".join(f"{c.place} ({_share(c, total)})" for c in named)
 
 
 def _share(cause: Cause, total: int) -> str:

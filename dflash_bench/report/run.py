@@ -9,9 +9,9 @@ from itertools import groupby, zip_longest
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.summary import figure, has_quantiles, summarise
 from dflash_bench.model import Metric, RunMetrics, Unit
-from dflash_bench.report.causes import dry_causes, host_waits, paired, steps_of
+from dflash_bench.report.causes import by_name, dry_causes, host_waits, paired, steps_of
 from dflash_bench.report.changes import KEY_METRICS
-from dflash_bench.report.headline import run_headline
+from dflash_bench.report.headline import run_headline, step_proposals
 from dflash_bench.report.sheets import (
     Detail,
     Report,
@@ -27,9 +27,13 @@ from dflash_bench.report.sheets import (
 )
 from dflash_bench.report.sides import pooled
 from dflash_bench.report.table_sheets import table_sheets
-from dflash_bench.report.units import milliseconds, percent, rank_text, readable, symbol, text
+from dflash_bench.report.units import milliseconds, percent, rank_text, readable, shortened, symbol, text
 
 _CAUSES_ON_SCREEN = 3
+_WITHOUT_STEPS = ("launch.calls_per_s", "launch.lead", "gpu.dry_per_s", "sync.calls_per_s", "sync.total_per_s")
+"""What a capture without steps says first."""
+_RANGES_ON_SCREEN = 5
+_CODE_WIDTH = 54
 
 
 def run_report(run: RunMetrics, detail: Detail | None = None, reading: Reading | None = None) -> Report:
@@ -45,7 +49,8 @@ def run_report(run: RunMetrics, detail: Detail | None = None, reading: Reading |
         lines = (*headline.lines, identity(info), captured(info)) if detail.is_full else headline.lines
         return Report(name, lines, tuple(s for s in (*sheets, *tables) if s.rows), tuple(warnings))
     short = tuple(s for s in (_screen_sheet(run), _screen_causes(run)) if s.rows)
-    following = (f"dflash-bench report {shlex.quote(name)}",)
+    asked = [f"dflash-bench metrics {shlex.quote(name)} {option}" for option in step_proposals(run)[:1]]
+    following = (*asked, f"dflash-bench report {shlex.quote(name)}")
     return fitted(Report(name, headline.lines, short, first_warnings(warnings), following))
 
 
@@ -65,8 +70,18 @@ def _shown(run: RunMetrics, detail: Detail, is_ranked: bool) -> list[Metric]:
 def _screen_sheet(run: RunMetrics) -> Sheet:
     """The figures that answer first, over all ranks."""
     found = [m for name in KEY_METRICS if (m := pooled(run, name)) is not None]
+    if not steps_of(run):
+        found += [m for name in _WITHOUT_STEPS if (m := pooled(run, name)) is not None]
+        found += _longest_ranges(run)
     rows = tuple((m.name, *_readable(m)) for m in found)
     return Sheet("", ("metric", "n", "p50 / value", "p90", "p99", "mean", "unit"), rows, ("metric", "unit"))
+
+
+def _longest_ranges(run: RunMetrics) -> list[Metric]:
+    """Where a capture without steps spends its time."""
+    own = {m.name for m in run.metrics if m.name.startswith("range.")}
+    found = [m for name in own if (m := pooled(run, name)) is not None]
+    return sorted(found, key=lambda m: (-int(m.values.sum()), m.name))[:_RANGES_ON_SCREEN]
 
 
 def _readable(metric: Metric) -> tuple[str, ...]:
@@ -78,14 +93,14 @@ def _readable(metric: Metric) -> tuple[str, ...]:
 
 
 def _screen_causes(run: RunMetrics) -> Sheet:
-    """The first rows of both cause tables, in time per step."""
-    steps, rows = steps_of(run) or 1, []
-    for what, causes in (("GPU dry in", dry_causes(run)), ("wait in", host_waits(run))):
+    """The first rows of both cause tables, in time per step, or of the whole capture where there are no steps."""
+    steps, rows = steps_of(run), []
+    for what, causes in (("GPU dry", by_name(dry_causes(run))), ("wait", by_name(host_waits(run)))):
         total = sum(c.total_ns for c in causes) or 1
         rows.append(
             [
                 (
-                    f"{what} {paired(((c,), steps), ((), 0))[0].name}",
+                    shortened(f"{what} {paired(((c,), steps), ((), 0))[0].place if steps else c.place}", _CODE_WIDTH),
                     _per_step(c.total_ns, steps),
                     percent(c.total_ns / total, is_signed=False),
                     "" if c.late_ns is None else _per_step(c.late_ns, steps),
@@ -94,11 +109,12 @@ def _screen_causes(run: RunMetrics) -> Sheet:
             ]
         )
     mixed = tuple(row for both in zip_longest(*rows) for row in both if row)
-    return Sheet("", ("which code", "a step", "of all such", "made a launch late"), mixed, ("which code",))
+    length = "a step" if steps else "in all"
+    return Sheet("", ("which code", length, "of all such", "made a launch late"), mixed, ("which code",))
 
 
 def _per_step(total_ns: int, steps: int) -> str:
-    return " ".join(readable(total_ns / steps, unit=Unit.NS))
+    return " ".join(readable(total_ns / max(steps, 1), unit=Unit.NS))
 
 
 def _metrics_sheet(title: str, metrics: Sequence[Metric]) -> Sheet:

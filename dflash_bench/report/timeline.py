@@ -20,6 +20,7 @@ from dflash_bench.metrics.view import View
 from dflash_bench.metrics.waits import waits_of
 from dflash_bench.model import IntArray, Unit
 from dflash_bench.profile import Profile
+from dflash_bench.report.causes import OUTSIDE
 from dflash_bench.report.gpu_work import GpuWork, gpu_work
 from dflash_bench.report.units import symbol, text
 
@@ -231,7 +232,7 @@ def _dry_bars(dry: DryPieces, view: View, begin: int, tracks: dict[str, int]) ->
     """While the GPU had nothing to do: what the host did, as ``dry.by_cause`` counts it."""
     for start, stop, held, call in zip(*(a.tolist() for a in (dry.start, dry.stop, dry.held, dry.call)), strict=True):
         ranges, calls = view.own.name, view.events.calls.name
-        code = "outside steps" if held == NONE else ranges.values[ranges.codes[held]]
+        code = OUTSIDE if held == NONE else ranges.values[ranges.codes[held]]
         what = "CPU work" if call == NONE else calls.values[calls.codes[call]]
         yield Bar(BarKind.DRY, _track(tracks, "GPU dry"), f"{code} · {what}", start - begin, stop - begin)
 

@@ -69,6 +69,12 @@ def percent(share: float, *, is_signed: bool = True) -> str:
     return f"{value:{'+' if is_signed and value else ''},.{digits}f} %".replace("-", "−")
 
 
+def shortened(name: str, limit: int) -> str:
+    """A name in at most so many characters: its middle is left out, since both ends tell."""
+    head = (limit - 1) // 2
+    return name if len(name) <= limit else f"{name[:head]}…{name[head + 1 - limit :]}"
+
+
 def milliseconds(value_ns: float | None) -> str:
     """A sum of times, in ms."""
     return MISSING if value_ns is None else f"{value_ns / 1e6:,.1f}".replace("-", "−")

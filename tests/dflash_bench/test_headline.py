@@ -9,7 +9,7 @@ import pytest
 from simulated_runs import STEP_NS, Truth, compare_both, side
 
 from dflash_bench.metrics.measurements import metric
-from dflash_bench.model import Metric, RunInfo, RunMetrics, Statistic, Table, Unit
+from dflash_bench.model import Finding, Metric, RunInfo, RunMetrics, Statistic, Table, Unit
 from dflash_bench.report.changes import Tone
 from dflash_bench.report.comparison import comparison_report
 from dflash_bench.report.headline import run_headline, sides_headline
@@ -167,7 +167,6 @@ def test_the_short_form_fits_a_screen_whatever_the_number_of_ranks_and_warnings(
 
     from rich.console import Console
 
-    from dflash_bench.model import Finding
     from dflash_bench.report.console import show
 
     names = ("step.period", "step.lead", "alloc.step_share", "dp.agreement_tax", "tokens.per_s", "accept.length")
@@ -210,10 +209,55 @@ def test_a_gpu_that_waits_for_the_host_is_told_with_what_the_host_did():
     found = run_headline(steps(5e6, 4e6, 2e6, [Table("dry.by_cause", DRY, rows)]))
     assert found.tone is Tone.WORSE
     assert "GPU dry 2.00 ms a step (40 %)" in found.what
-    assert found.why == ("while it was dry the host was in fill · CPU work (90 %), prepare · cudaLaunchKernel (10 %)",)
+    assert found.why == (
+        "while it was dry the host was in fill · CPU work (90 %), in prepare · cudaLaunchKernel (10 %)",
+    )
     assert found.basis == "arm a, workload steady, cpu × 1, a step is the range decode_step, 100 of them"
 
 
 def test_without_steps_or_gpu_work_that_is_said():
-    assert run_headline(run()).what.startswith("No steps: no range matches 'decode_step'")
+    assert run_headline(run()).what == "No steps: no range is named 'decode_step'"
+    dry = metric("gpu.dry_per_s", 0, np.array([422e6]))
+    rows = ((None, "- · -", 9, 900, 1.0),)
+    found = run_headline(run(dry, tables=[Table("dry.by_cause", DRY, rows)]))
+    assert found.what.endswith("; over the whole capture the GPU was dry 42 % of the time")
+    assert found.why == ("while it was dry the host was outside any range · CPU work (100 %)",)
     assert "no GPU work" in run_headline(run(metric("step.period", 0, np.full(9, 5e6)))).what
+
+
+def test_a_mean_far_from_the_median_is_said_to_be_one():
+    """Two long steps of thirty: no step is shorter than its host time."""
+    found = run_headline(
+        run(
+            metric("step.period", 0, np.array([66e6, 20e6] + 28 * [1.3e6])),
+            metric("host.busy_per_step", 0, np.full(30, 4.3e6)),
+        )
+    )
+    assert found.what.startswith("step 4.08 ms on average (median 1.30 ms); host busy 4.30 ms")
+
+
+def test_without_steps_the_screen_shows_the_whole_capture_and_what_to_type():
+    dry = (None, "- · -", 9, 900_000, 0.9), (None, "load > fill · cudaMalloc", 1, 60_000, 0.1)
+    waits = (
+        (None, "run > item, op = *", "cudaStreamSynchronize", 2, 700_000, 0),
+        (None, "item, op = *", "cudaStreamSynchronize", 1, 300_000, 0),
+    )
+    text = (
+        "no range named 'decode_step': figures are over the whole capture; what could be steps: --step-range 'a b' (5"
+    )
+    found = replace(
+        run(
+            metric("launch.calls_per_s", 0, np.array([2.9])),
+            metric("range.a b", 0, np.full(5, 2e6)),
+            tables=[Table("dry.by_cause", DRY, dry), Table("sync.by_range", WAITS, waits)],
+        ),
+        findings=(Finding("no_steps", 0, 1, f"{text} in a row, 100% of launches)"),),
+    )
+    report = run_report(found)
+    figures, causes = report.sheets
+    assert [row[0] for row in figures.rows] == ["launch.calls_per_s", "range.a b"]
+    assert causes.columns[1] == "in all"
+    assert list(causes.rows[0][:2]) == ["GPU dry outside any range · CPU work", "900 µs"]
+    # what is called the same is one row
+    assert [row[1] for row in causes.rows if row[0].startswith("wait")] == ["1.00 ms"]
+    assert report.following[0] == "dflash-bench metrics run-a --step-range 'a b'"

@@ -103,10 +103,16 @@ def test_the_headline_of_a_reference_comparison_is_right(name):
     headline = sides_headline(found.sides, found.judgements, found.findings)
     rank = 0 if len(base[0].info.ranks) == 1 else None
     verdicts = {v["metric"]: v for v in document["verdicts"] if v["rank"] == rank}
-    word, _, rest = headline.what.partition(": ")
-    first, *others = rest.split("; ")
+    clauses = [clause.rpartition(": ")[::2] for clause in headline.what.split("; ")]
+    [(word, first)] = [(word, clause) for word, clause in clauses if STEP.fullmatch(clause)]
+    others = [clause for _, clause in clauses if clause != first]
     step = verdicts["step.period"]
-    assert step["verdict"] == WORDS[word]
+    assert step["verdict"] == WORDS[word.capitalize()]
+    assert (
+        clauses[0][0].capitalize() in WORDS
+        or {"Better": "improved", "Worse": "regressed"}[clauses[0][0]]
+        == (verdicts[NAMES[OTHER.fullmatch(others[0])[1]]]["verdict"])
+    )
     old, new, change, low, high = STEP.fullmatch(first).groups()
     assert is_rounded(old, step["base"] / 1e6)
     assert is_rounded(new, step["candidate"] / 1e6)
