@@ -27,7 +27,7 @@ from dflash_bench.report.sheets import (
 )
 from dflash_bench.report.sides import pooled
 from dflash_bench.report.table_sheets import table_sheets
-from dflash_bench.report.units import milliseconds, percent, rank_text, readable, shortened, symbol, text
+from dflash_bench.report.units import abridged, milliseconds, percent, rank_text, readable, symbol, text
 
 _CAUSES_ON_SCREEN = 3
 _WITHOUT_STEPS = ("launch.calls_per_s", "launch.lead", "gpu.dry_per_s", "sync.calls_per_s", "sync.total_per_s")
@@ -100,7 +100,7 @@ def _screen_causes(run: RunMetrics) -> Sheet:
         rows.append(
             [
                 (
-                    shortened(f"{what} {paired(((c,), steps), ((), 0))[0].place if steps else c.place}", _CODE_WIDTH),
+                    abridged(f"{what} {paired(((c,), steps), ((), 0))[0].place if steps else c.place}", _CODE_WIDTH),
                     _per_step(c.total_ns, steps),
                     percent(c.total_ns / total, is_signed=False),
                     "" if c.late_ns is None else _per_step(c.late_ns, steps),

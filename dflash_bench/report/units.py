@@ -69,7 +69,7 @@ def percent(share: float, *, is_signed: bool = True) -> str:
     return f"{value:{'+' if is_signed and value else ''},.{digits}f} %".replace("-", "−")
 
 
-def shortened(name: str, limit: int) -> str:
+def abridged(name: str, limit: int) -> str:
     """A name in at most so many characters: its middle is left out, since both ends tell."""
     head = (limit - 1) // 2
     return name if len(name) <= limit else f"{name[:head]}…{name[head + 1 - limit :]}"
