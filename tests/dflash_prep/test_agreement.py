@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_prep.loop.agreement import FIELDS, AgreementGroup, ForwardMode, Proposal, reduce
+from dflash_prep.loop.agreement import AgreementGroup, ForwardMode, Proposal, reduce
 
 
 def _row(proposal: Proposal) -> list[int]:
@@ -10,7 +10,7 @@ def _row(proposal: Proposal) -> list[int]:
 
 
 def test_eight_published_fields_then_stop_and_the_time_a_simulated_device_stood_still() -> None:
-    assert FIELDS == 10
+    assert len(Proposal._fields) == 10
     assert _row(Proposal(36, 36, True, False, False, ForwardMode.TARGET_VERIFY)) == [36, 36, 1, 0, 0, 2, 0, 0, 0, 0]
 
 

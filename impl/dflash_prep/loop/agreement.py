@@ -9,7 +9,7 @@ runs on the schedule stream, behind the write-after-read barrier, and the host w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -40,11 +40,10 @@ class Proposal(NamedTuple):
     still_ns: int = 0
 
 
-FIELDS = len(Proposal._fields)
+_FIELDS = len(Proposal._fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(NamedTuple):
     """What all ranks know after the collective. Token counts are per DP rank; flags are reduced over all ranks."""
 
     num_tokens: tuple[int, ...]
@@ -66,20 +65,20 @@ class Agreement:
         return self.max_num_tokens == 0
 
 
-def reduce(rows: list[list[int]], tp: int = 1) -> Agreement:
+def reduce(rows: Sequence[Sequence[int]], tp: int = 1) -> Agreement:
     """The agreement of all ranks' rows: graph flags by minimum, the rest by maximum, counts kept per DP rank.
 
     `tp` neighbouring ranks are one DP rank: they run the same requests, so the first one's counts are taken.
     """
-    proposals = [Proposal(*row) for row in rows]
+    of_all = Proposal(*zip(*rows, strict=True))  # each field a tuple of all ranks' values
     return Agreement(
-        num_tokens=tuple(each.num_tokens for each in proposals[::tp]),
-        num_tokens_for_logprob=tuple(each.num_tokens_for_logprob for each in proposals[::tp]),
-        can_run_decode_graph=all(each.can_run_decode_graph for each in proposals),
-        is_extend=any(each.is_extend for each in proposals),
-        can_run_prefill_graph=all(each.can_run_prefill_graph for each in proposals),
-        stop=any(each.stop for each in proposals),
-        still_ns=max(each.still_ns for each in proposals),
+        of_all.num_tokens[::tp],
+        of_all.num_tokens_for_logprob[::tp],
+        all(of_all.can_run_decode_graph),
+        any(of_all.is_extend),
+        all(of_all.can_run_prefill_graph),
+        any(of_all.stop),
+        max(of_all.still_ns),
     )
 
 
@@ -96,9 +95,10 @@ class AgreementGroup:
     ) -> None:
         self.world, self.tp, self._group = world, tp, group
         pinned = torch.device(device).type == "cuda"
-        self._staged = torch.zeros(FIELDS, dtype=torch.int64, pin_memory=pinned)
-        self._own = torch.zeros(FIELDS, dtype=torch.int64, device=device)
-        self._all = torch.zeros(world * FIELDS, dtype=torch.int64, device=device)
+        self._staged = torch.zeros(_FIELDS, dtype=torch.int64, pin_memory=pinned)
+        self._words = self._staged.numpy()
+        self._own = self._staged.to(device)  # where the collective runs on the CPU, the same tensor
+        self._all = torch.zeros(world * _FIELDS, dtype=torch.int64, device=device)
 
     @property
     def is_on_gpu(self) -> bool:
@@ -113,8 +113,9 @@ class AgreementGroup:
     def agree(self, proposal: Proposal) -> Agreement:
         """Block until every rank has called this; the same answer on every rank."""
         if self.world == 1:
-            return reduce([[int(value) for value in proposal]])
-        self._staged.copy_(torch.tensor([int(value) for value in proposal], dtype=torch.int64))
-        self._own.copy_(self._staged, non_blocking=True)  # staged again only after the read below, which waits for it
+            return reduce([proposal])
+        self._words[:] = proposal
+        if self.is_on_gpu:
+            self._own.copy_(self._staged, non_blocking=True)  # staged again only after the read below, which waits
         all_gather(self._all, self._own, group=self._group)
-        return reduce(self._all.view(self.world, FIELDS).tolist(), self.tp)
+        return reduce(self._all.view(self.world, _FIELDS).tolist(), self.tp)

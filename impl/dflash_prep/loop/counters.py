@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from dflash_prep.state.pools import KVAllocator
 from dflash_prep.state.swa_allocator import SWAAllocator
@@ -55,8 +56,7 @@ def write_steps(rows: list[StepRow], path: Path, blocks: list[tuple[str | None, 
     unfinished.replace(path)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolTokens:
+class PoolTokens(NamedTuple):
     """Free tokens of the KV pool (the full one if there are two) and of the sliding-window pool, if there is one."""
 
     full: int

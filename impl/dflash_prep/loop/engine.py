@@ -6,6 +6,7 @@ k - 1. When step k is prepared the host has processed the results up to k - 2; t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
@@ -157,7 +158,7 @@ class Engine:
         return _InFlight(step, [(each, each.life) for each in self.running.sequences], result)
 
     def _padded(self, num_requests: int) -> int:
-        return next(size for size in self._sizes if size >= num_requests)
+        return self._sizes[bisect_left(self._sizes, num_requests)]
 
     def _update_counts(self, agreed: Agreement) -> None:
         """On the schedule stream, before anything there waits for the step in flight: the legacy copies block."""

@@ -22,6 +22,7 @@ from dflash_prep.loop.sequences import Sequence
 from dflash_prep.loop.step_graph import GraphResult
 from dflash_prep.ranges import Range, span
 from dflash_prep.state.batch import DecodeBatch
+from dflash_prep.state.host_pages import is_any, total
 from dflash_prep.state.lifetime import release
 from dflash_prep.state.request import Request
 from dflash_prep.state.topup import TopUpDecision
@@ -59,14 +60,15 @@ class _Outputs:
     Nothing here counts: a request has got `committed - prompt + 1` tokens, the last of them the next step's anchor.
 
     tokens   [rows, longest output + block] int32; behind the last one lies what a step had beyond its commit
-    shift    [rows]: committed length less place of the anchor, the prompt's length
+    anchor   [rows]: place of the anchor in all of `tokens`, less the committed length
     final    [rows]: the committed length at which the request is done
     lives    [rows]: counts who came and who left, so that a result can be told from an earlier life's
     """
 
     def __init__(self, rows: int, longest: int, block: int) -> None:
         self.tokens = np.zeros((rows, longest + block), dtype=np.int32)
-        self.shift, self.final, self.lives = np.zeros((3, rows), dtype=np.int64)
+        self._flat = self.tokens.reshape(-1)
+        self.anchor, self.final, self.lives = np.zeros((3, rows), dtype=np.int64)
         self._seen = np.zeros(rows, dtype=np.int64)
         self._columns = np.arange(block + 1)
 
@@ -74,7 +76,8 @@ class _Outputs:
         """A sequence got its row."""
         row = each.req.kv.req_pool_idx
         self.tokens[row, : len(each.tokens)] = each.tokens
-        self.shift[row], self.final[row] = each.req.prompt_len, each.req.prompt_len + each.shape.output_len - 1
+        self.anchor[row] = row * self.tokens.shape[1] - each.req.prompt_len
+        self.final[row] = each.req.prompt_len + each.shape.output_len - 1
         self._seen[row] = each.req.spec_verify_ct
         self.lives[row] += 1
 
@@ -87,8 +90,7 @@ class _Outputs:
 
     def put(self, rows: np.ndarray, committed: np.ndarray, results: np.ndarray) -> np.ndarray:
         """Take the results int32 [bs, 2 + block] of `rows` at these lengths; how many tokens each commits."""
-        places = (committed - self.shift[rows])[:, None] + self._columns
-        self.tokens[rows[:, None], places] = results[:, 1:]
+        self._flat[(self.anchor[rows] + committed)[:, None] + self._columns] = results[:, 1:]
         return np.minimum(results[:, 0], self.final[rows] - committed)
 
 
@@ -224,9 +226,9 @@ class FloorEngine(Engine):
             committed += counts
             arrays.commit(rows, committed)
             is_done = committed >= outputs.final[rows]
-            if is_done.any():
+            if is_any(is_done):
                 self._finish([sequences[i] for i in np.flatnonzero(is_done)])
-            return int(counts.sum()), len(rows)
+            return int(total(counts)), len(rows)
 
     def _finish(self, sequences: list[Sequence]) -> None:
         allocator = self.parts.pools.allocator

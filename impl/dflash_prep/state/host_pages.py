@@ -22,6 +22,9 @@ from dflash_prep.state.req_to_token import ReqToTokenPool
 from dflash_prep.state.request import KVState, Request
 from dflash_prep.state.swa_allocator import SWAAllocator
 
+# As the methods sum, max and any, without their way through Python.
+total, maximum, is_any = np.add.reduce, np.maximum.reduce, np.logical_or.reduce
+
 
 @dataclass(frozen=True, slots=True)
 class PageRun:
@@ -88,7 +91,10 @@ class HostPagedAllocator:
         return max(0, demand - self.available_size()), 0
 
     def take(self, count: int, margin: int = 0) -> np.ndarray | None:
-        """`count` pages from the front; None when short. Parked pages are sorted in where `count + margin` is short."""
+        """`count` pages from the front; None when short. Parked pages are sorted in where `count + margin` is short.
+
+        A view: it holds until pages are given back.
+        """
         if count + margin > self.num_free and self.staged_pages:
             merged = np.sort(np.concatenate([self.free_pages, *self.staged_pages]))
             self._start = self.num_pages - len(merged)
@@ -97,7 +103,7 @@ class HostPagedAllocator:
         if count > self.num_free:
             return None
         self._start += count
-        return self._buffer[self._start - count : self._start].copy()
+        return self._buffer[self._start - count : self._start]
 
     def take_for_rows(self, count: int, num_tokens: int, bs: int) -> np.ndarray | None:
         """`count` pages that extend `bs` rows by `num_tokens` in all; sorts as early as PagedAllocator does."""
@@ -265,7 +271,7 @@ class HostRows(ReqToTokenPool):
 
     def commit(self, rows: np.ndarray, committed: np.ndarray) -> None:
         """The result processor's write: the new lengths of `rows`, of one verified step each. As `commit_accepted`."""
-        if (committed > self.allocated[rows]).any():
+        if is_any(committed > self.allocated[rows]):
             raise PageAccountingError(f"more tokens are committed than allocated in rows {rows.tolist()}")
         self.committed[rows] = committed
         self.verified[rows] += 1
@@ -367,18 +373,17 @@ def extend_rows(pools: KVPools, rows: np.ndarray, held: np.ndarray, wanted: np.n
     All int64 [bs], in pages: `take_slots` and the row write in one, for rows that hold whole pages. Raises
     OutOfPagesError, nothing written.
     """
-    allocator, bs = pools.allocator, len(rows)
+    allocator = pools.allocator
     counts = wanted - held
     up_to = counts.cumsum()
-    total = int(up_to[-1])
-    pages = allocator.take_for_rows(total, num_tokens, bs)
+    num_pages = int(up_to[-1])
+    pages = allocator.take_for_rows(num_pages, num_tokens, len(rows))
     if pages is None:
         raise OutOfPagesError(
             f"{num_tokens} tokens asked for, {allocator.available_size()} free in pages of {allocator.page_size},"
             " nothing left to evict"
         )
-    of = np.repeat(np.arange(bs), counts)
-    pools.rows.put(rows[of], np.arange(total) + (wanted - up_to)[of], pages)
+    pools.rows.put(rows.repeat(counts), np.arange(num_pages) + (wanted - up_to).repeat(counts), pages)
 
 
 def fill_host_rows(

@@ -16,14 +16,12 @@ from dflash_prep.state.consistency import ConsistencyCheck
 from dflash_prep.state.decode_prep import PrepOptions, Reservation, busy_wait
 from dflash_prep.state.draft_input import DraftInput
 from dflash_prep.state.hisparse_allocator import HiSparseAllocator
-from dflash_prep.state.host_pages import HostRows, extend_rows
+from dflash_prep.state.host_pages import HostRows, extend_rows, is_any, maximum, total
 from dflash_prep.state.pools import KVPools
 from dflash_prep.state.reservation import Watermark, check_row_width
 from dflash_prep.state.swa_allocator import SWAAllocator
 from dflash_prep.state.swa_eviction import evict_swa
 from dflash_prep.state.topup import GUARD_MARGIN, TopUp, TopUpDecision, TopUpGuard
-
-total, maximum = np.add.reduce, np.maximum.reduce  # as the methods sum and max, without their way through Python
 
 
 class HostPrep:
@@ -49,6 +47,7 @@ class HostPrep:
         self.swa = options.swa if isinstance(pools.allocator, SWAAllocator) else None
         self._of: torch.Tensor | None = None  # the batch's row indices that the following belong to
         self._rows = self._nxt = self._pages = np.empty(0, dtype=np.int64)
+        self._unchanged: Reservation | None = None  # that of a step that allocates nothing
         self._is_unseen = False  # the device's rows of the last allocation
 
     def prepare(self, batch: DecodeBatch) -> Reservation | None:
@@ -70,11 +69,10 @@ class HostPrep:
                 evict_swa(self.pools, [batch.reqs[i] for i in due], self.swa)
             committed = arrays.committed[rows]
             enough = committed + self.reserve
-            if (enough > self._nxt).any():
+            if is_any(enough > self._nxt):
                 reservation = self._allocate(rows, enough)
             else:
-                guard = TopUpGuard(0, 0, 0, len(rows) * self.page_size, TopUpDecision.NO_ALLOCATION)
-                reservation = Reservation(Watermark(self._nxt, self._nxt, 0), guard)
+                reservation = self._unchanged or self._keep_as_it_is()
             arrays.steps += 1
             batch.seq_lens_cpu, batch.seq_lens_sum = torch.from_numpy(committed), int(total(committed))
             if batch.spec_info is not None:
@@ -98,7 +96,7 @@ class HostPrep:
         self._nxt = self.rows.allocated[self._rows]
         self._nxt_sum = int(self._nxt.sum())
         self._pages = -(-self._nxt // self.page_size)
-        self._bound = None
+        self._bound = self._unchanged = None
         top_ks = [req.sampling_params.top_k for req in batch.reqs]
         is_uniform = top_ks.count(top_ks[0]) == len(top_ks)
         self._top_k = max(1, max(top_ks)), top_ks[0] if is_uniform else None
@@ -110,25 +108,30 @@ class HostPrep:
         draft.nxt_kv_lens_cpu, draft.nxt_kv_lens_sum = self._bound, self._nxt_sum
         draft.max_top_k, draft.uniform_top_k_value = self._top_k
 
+    def _keep_as_it_is(self) -> Reservation:
+        guard = TopUpGuard(0, 0, 0, len(self._rows) * self.page_size, TopUpDecision.NO_ALLOCATION)
+        self._unchanged = Reservation(Watermark(self._nxt, self._nxt, 0), guard)
+        return self._unchanged
+
     def _allocate(self, rows: np.ndarray, enough: np.ndarray) -> Reservation:
         """Raise the watermarks of `rows` to `enough` tokens, whole pages and perhaps some in advance."""
         with span(Range.KV_ALLOC):
             page_size, cur, free = self.page_size, self._nxt, self.pools.allocator.available_size()
             need = (enough + (page_size - 1)) // page_size
-            pages = np.maximum(self._pages, need)
             nxt = np.maximum(cur, need * page_size)
-            check_row_width([int(maximum(nxt))], self.pools.rows.row_width)
-            nxt_sum = int(total(nxt))
-            needed, room, extra = nxt_sum - self._nxt_sum, len(rows) * page_size, 0
-            decision = self.no_topup
+            check_row_width((int(maximum(nxt)),), self.rows.row_width)
+            needed, room, extra = int(total(nxt)) - self._nxt_sum, len(rows) * page_size, 0
+            bound, decision = needed + room, self.no_topup
             if decision is None:
-                goal = np.minimum(need + self.options.topup_pages, self.page_cap)
-                top = np.maximum(nxt, goal * page_size)
-                extra = int(total(top)) - nxt_sum
-                decision = TopUp.decide(extra, free, needed + room + (1 + GUARD_MARGIN) * extra)
-            guard = TopUpGuard(needed, extra, free, needed + room + (1 + GUARD_MARGIN) * extra, decision)
+                goal = np.minimum(need + self.options.topup_pages, self.page_cap)  # at least need, which rows can hold
+                top = np.maximum(cur, goal * page_size)
+                extra = int(total(top)) - self._nxt_sum - needed
+                bound += (1 + GUARD_MARGIN) * extra
+                decision = TopUp.decide(extra, free, bound)
+            guard = TopUpGuard(needed, extra, free, bound, decision)
             if decision is TopUpDecision.TAKEN:
-                nxt, nxt_sum, pages, needed = top, nxt_sum + extra, np.maximum(pages, goal), needed + extra
+                nxt, need, needed = top, goal, needed + extra
+            pages = np.maximum(self._pages, need)
             demand = needed if page_size == 1 else needed + room
             if free < demand or self.always_evicts:
                 self.pools.make_room(demand)
@@ -136,7 +139,8 @@ class HostPrep:
             self.rows.allocated[rows] = nxt
             if self.consistency is not None:
                 self._examine(rows, cur, nxt)
-            self._nxt, self._nxt_sum, self._pages, self._bound = nxt, nxt_sum, pages, None
+            self._nxt, self._nxt_sum, self._pages = nxt, self._nxt_sum + needed, pages
+            self._bound = self._unchanged = None
             return Reservation(Watermark(cur, nxt, needed), guard)
 
     def _examine(self, rows: np.ndarray, cur: np.ndarray, nxt: np.ndarray) -> None:
