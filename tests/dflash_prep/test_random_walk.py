@@ -439,9 +439,9 @@ class ArrayWalk(Walk):
     flying: tuple | None = None
 
 
-def walk_by_arrays(requests: int, has_tree: bool, steps: int) -> ArrayWalk:
+def walk_by_arrays(requests: int, has_tree: bool, steps: int, seed: int) -> ArrayWalk:
     shape = Shape(256, 8, requests, 2000, 3000, 6 * requests, has_tree=has_tree, host_pages=True)
-    walk = ArrayWalk(shape, seed=requests)
+    walk = ArrayWalk(shape, seed)
     for step in range(steps):
         walk.step()
         walk.run_and_process()
@@ -451,17 +451,21 @@ def walk_by_arrays(requests: int, has_tree: bool, steps: int) -> ArrayWalk:
     return walk
 
 
+A_MILLION_IN_TEN = [pytest.param(100_000, seed, marks=pytest.mark.soak, id=f"walk{seed}") for seed in range(10)]
+
+
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("steps", [3000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("steps", "seed"), [pytest.param(3000, 0, id="short"), *A_MILLION_IN_TEN])
 @pytest.mark.parametrize(("requests", "has_tree"), [(36, True), (192, False)])
-def test_with_pages_on_the_host_a_long_walk_leaks_shares_and_loses_no_page(requests, has_tree, steps):
-    """`-m soak -s -k million` prints the counts; the seed is the number of requests."""
-    walk = walk_by_arrays(requests, has_tree, steps)
+def test_with_pages_on_the_host_a_long_walk_leaks_shares_and_loses_no_page(requests, has_tree, steps, seed):
+    """`-m soak -s -k long_walk` prints the counts of a million steps at each size."""
+    walk = walk_by_arrays(requests, has_tree, steps, requests + seed)
     counts = f"{steps} steps, {walk.allocating} allocating, {walk.finished} finished, {walk.retracted} retracted"
-    print(f"{requests} requests, seed {requests}: {counts}, {walk.bad} bad")
+    walk.check_pages()
+    walk.close()  # nothing is lost, or this raises
+    print(f"{requests} requests, seed {requests + seed}: {counts}, {walk.bad} bad, 0 lost")
     assert walk.bad == 0
     assert walk.finished > steps * requests // 2000
-    walk.close()
 
 
 def test_a_walk_whose_guard_never_passes_is_the_walk_without_a_top_up():
