@@ -111,6 +111,12 @@ CODES: tuple[Code, ...] = (
         "{count:,} steps are the ranges {step!r}, as --preset {preset} has it",
     ),
     Code(
+        "warm_up_steps",
+        "metrics",
+        "steps that load modules, compile or instantiate graphs: in the figures, not in what is ranked",
+        "{count:,} of {num:,} steps warm up ({names}); {share} of all step time{hint}",
+    ),
+    Code(
         "step_name_in_two_domains",
         "metrics",
         "ranges of the step's name in a second NVTX domain, not counted",

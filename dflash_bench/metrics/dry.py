@@ -10,6 +10,7 @@ from dflash_bench.metrics.events.arrays import NONE, Index, distinct, selected
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.per_step import add_per_step
 from dflash_bench.metrics.view import View
+from dflash_bench.metrics.warm_up import blame_warm_up
 from dflash_bench.model import IntArray
 
 
@@ -81,6 +82,7 @@ def measure_dry(view: View, found: Measurements) -> None:
     ]
     found.blame("dry.by_cause", keys, cut.stop - cut.start, separator=" · ")
     found.blame("dry.by_cause.steps", keys, cut.step, separator=" · ")
+    blame_warm_up(view, found, "dry.by_cause", keys, cut.stop - cut.start, cut.step, separator=" · ")
 
 
 def dry_pieces(view: View, gaps: DryGaps) -> DryPieces:

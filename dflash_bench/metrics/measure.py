@@ -49,6 +49,7 @@ COLUMNS = {
     ),
     "sync.by_range": ("rank", "path", "api", "count", "total_ns", "p50_ns", "exposed_ns"),
     "sync.by_thread": ("rank", "thread", "api", "count", "total_ns", "share_of_step_time"),
+    "warm_up.by_cause": ("rank", "table", "cause", "api", "total_ns"),
     "dp.wait_by_cause": ("rank", "cause", "agreements", "total_ns", "share"),
     "dp.lateness_by_cause": ("rank", "cause", "mean_ns", "p50_ns"),
     TRACING_COST: TRACING_COLUMNS,
@@ -91,7 +92,9 @@ def _measure(profile: Profile, reading: Reading, workers: Workers) -> RunMetrics
     everywhere = [*(each.found for each in by_rank.values()), *(found for _, found in cores)]
     findings = [f for found in everywhere for f in found.findings]
     alone = [*_counters(info, findings), *(m for rank in info.ranks for m in step_metrics(profile, rank))]
-    tables = [make(by_rank) for make in (_dry_table, _stall_table, _lane_table, _range_table, _thread_table)]
+    tables = [
+        make(by_rank) for make in (_dry_table, _stall_table, _lane_table, _range_table, _thread_table, _warm_up_table)
+    ]
     clock = first_on_clock(info.captures)
     agreements = on_clocks(
         [each.agreements for each in by_rank.values() if each.agreements is not None],
@@ -344,6 +347,17 @@ def _dry_table(by_rank: _ByRank) -> Table:
             assert isinstance(total, int)
             rows.append((rank, label[0], in_steps[rank][(str(label[0]),)], total, total / max(every, 1)))
     return Table("dry.by_cause", COLUMNS["dry.by_cause"], tuple(rows))
+
+
+def _warm_up_table(by_rank: _ByRank) -> Table:
+    """What of the other tables lies in steps that warm up, by the same labels."""
+    rows = [
+        (rank, table, label[0], label[1] if len(label) > 1 else None, sum(int(p.sum(dtype=np.int64)) for p in parts))
+        for table in ("dry.by_cause", "stall.by_cause", "sync.by_range")
+        for rank, causes in _causes(f"{table}.warm_up", by_rank)
+        for label, parts in causes.items()
+    ]
+    return Table("warm_up.by_cause", COLUMNS["warm_up.by_cause"], tuple(rows))
 
 
 def _range_table(by_rank: _ByRank) -> Table:

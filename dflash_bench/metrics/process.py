@@ -24,6 +24,7 @@ from dflash_bench.metrics.stalls import measure_stalls
 from dflash_bench.metrics.steps import measure_steps
 from dflash_bench.metrics.view import View
 from dflash_bench.metrics.waits import measure_waits
+from dflash_bench.metrics.warm_up import measure_warm_up
 from dflash_bench.model import ProcessInfo
 from dflash_bench.profile import Profile
 
@@ -36,6 +37,7 @@ METERS: tuple[Meter, ...] = (
     measure_steps,
     measure_proposals,
     measure_kinds,
+    measure_warm_up,
     measure_allocation,
     measure_waits,
     measure_costs,

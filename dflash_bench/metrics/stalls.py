@@ -7,6 +7,7 @@ import numpy as np
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.per_step import add_per_step
 from dflash_bench.metrics.view import View
+from dflash_bench.metrics.warm_up import blame_warm_up
 
 
 def measure_stalls(view: View, found: Measurements) -> None:
@@ -31,3 +32,4 @@ def measure_stalls(view: View, found: Measurements) -> None:
     ranges, calls = view.own.name, view.events.calls.name
     keys = [(ranges.values, ranges.codes_at(held)), (calls.values, calls.codes_at(call))]
     found.blame("stall.by_cause", keys, lost, separator=" · ")
+    blame_warm_up(view, found, "stall.by_cause", keys, lost, step, separator=" · ")

@@ -12,6 +12,7 @@ from dflash_bench.metrics.events.gpu import pieces
 from dflash_bench.metrics.events.host import Ranges, ThreadIndex, thread_index
 from dflash_bench.metrics.events.kinds import Kind, kinds_of
 from dflash_bench.metrics.events.launches import Join, Launches, join
+from dflash_bench.metrics.events.loads import is_load
 from dflash_bench.metrics.events.process import ProcessEvents
 from dflash_bench.metrics.events.steps import Steps, blocks_of, find_steps, in_blocks, steps_between
 from dflash_bench.metrics.events.tools import is_of_tool
@@ -111,6 +112,13 @@ class View:
         starts, says nothing of waits, launches and leads.
         """
         return ~self._works_alone(self.scope) | (self.scope.sum_by(self.step_of_call) > 0)
+
+    @cached_property
+    def is_warm_up(self) -> BoolArray:
+        """bool [scope]: which steps load modules, compile, or capture or instantiate graphs."""
+        if not len(self.steps):
+            return np.zeros(len(self.scope), bool)
+        return self.scope.sum_by(self.step_of_call[is_load(self.events.calls) & (self.step_of_call != NONE)]) > 0
 
     @cached_property
     def own(self) -> Ranges:

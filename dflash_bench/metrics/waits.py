@@ -13,6 +13,7 @@ from dflash_bench.metrics.events.launches import is_launch
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.per_step import add_per_step
 from dflash_bench.metrics.view import View
+from dflash_bench.metrics.warm_up import blame_warm_up
 from dflash_bench.model import BoolArray, IntArray
 
 SYNC = re.compile(
@@ -95,6 +96,7 @@ def measure_waits(view: View, found: Measurements) -> None:
     paths = range_paths(view, waits.thread, waits.start)
     keys = [paths, (waits.name.values, waits.name.codes)]
     found.blame("sync.by_range", keys, waits.end - waits.start)
+    blame_warm_up(view, found, "sync.by_range", keys, waits.end - waits.start, of_wait[inside])
     if exposed is not None:
         found.blame("sync.by_range.exposed", keys, exposed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -71,23 +72,28 @@ class Cause:
 
 
 def dry_causes(run: RunMetrics) -> list[Cause]:
-    """What the host did while the GPU had nothing to do, the longest first."""
-    rows = _rows(run, "dry.by_cause")
-    return _longest_first(Cause(str(r["cause"]), "", _int(r["steps"]), _int(r["total_ns"])) for r in rows)
+    """What the host did while the GPU had nothing to do, the longest first, warm-up left out."""
+    warm_up = _warm_up(run, "dry.by_cause")
+    return _longest_first(
+        Cause(str(r["cause"]), "", _int(r["steps"]), _int(r["total_ns"]) - warm_up[r["cause"], None])
+        for r in _rows(run, "dry.by_cause")
+    )
 
 
 def host_waits(run: RunMetrics) -> list[Cause]:
-    """Which code made the host wait, the longest first."""
-    return _longest_first(
-        Cause(
-            str(r["path"]),
-            str(r["api"]),
-            _int(r["count"]),
-            _int(r["total_ns"]),
-            None if r.get("exposed_ns") is None else _int(r["exposed_ns"]),
-        )
-        for r in _rows(run, "sync.by_range")
-    )
+    """Which code made the host wait, the longest first, warm-up left out."""
+    warm_up, found = _warm_up(run, "sync.by_range"), []
+    for r in _rows(run, "sync.by_range"):
+        total = _int(r["total_ns"]) - warm_up[r["path"], r["api"]]
+        late = None if r.get("exposed_ns") is None else min(_int(r["exposed_ns"]), total)
+        found.append(Cause(str(r["path"]), str(r["api"]), _int(r["count"]), total, late))
+    return _longest_first(iter(found))
+
+
+def _warm_up(run: RunMetrics, table: str) -> Counter[tuple[Value, Value]]:
+    """What of a table's nanoseconds lies in steps that load or compile, by its labels."""
+    rows = (r for r in _rows(run, "warm_up.by_cause") if r["table"] == table)
+    return Counter({(r["cause"], r["api"]): _int(r["total_ns"]) for r in rows})
 
 
 def by_name(causes: Sequence[Cause]) -> list[Cause]:
@@ -117,7 +123,7 @@ def _int(value: Value) -> int:
 
 
 def _longest_first(causes: Iterator[Cause]) -> list[Cause]:
-    return sorted(causes, key=lambda c: (-c.total_ns, c.where, c.call))
+    return sorted((c for c in causes if c.total_ns > 0), key=lambda c: (-c.total_ns, c.where, c.call))
 
 
 def steps_of(run: RunMetrics) -> int:

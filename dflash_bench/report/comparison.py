@@ -11,7 +11,7 @@ from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
 from dflash_bench.model import Better, Change, Comparison, Interval, Judgements, RunMetrics, Sides, Statistic, Unit
 from dflash_bench.report.causes import CausePair, dry_causes, dry_pairs, host_waits, late_wait_pairs, paired
-from dflash_bench.report.changes import change_texts, key_changes, pair_text, pooled_changes
+from dflash_bench.report.changes import Tone, change_texts, key_changes, pair_text, pooled_changes, tone
 from dflash_bench.report.headline import sides_headline
 from dflash_bench.report.sheets import (
     MAX_CAUSES,
@@ -77,8 +77,11 @@ def comparison_report(
 def _screen_sheet(comparison: Comparison, judgements: Judgements | None) -> Sheet:
     """The figures that answer first."""
     rows = []
-    for change in key_changes(comparison):
-        judged = judgements.find(change.metric, change.rank) if judgements else None
+    judged_changes = [(c, judgements.find(c.metric, c.rank) if judgements else None) for c in key_changes(comparison)]
+    # a small screen shows the first rows: what moved is among them, behind what a comparison is about
+    first, others = judged_changes[:1], judged_changes[1:]
+    others.sort(key=lambda each: tone(each[1]) not in (Tone.BETTER, Tone.WORSE))
+    for change, judged in (*first, *others):
         difference, span = change_texts(change)
         name = f"{change.metric} {_ARROW[change.better]}".strip()
         verdict = judged.verdict.value if judged else ""

@@ -148,12 +148,12 @@ def _remedy(leading: Judgement, sides: Sides) -> str:
         more = f"{leading.further} more run{'s' * (leading.further != 1)} a side"
         return f"{more} would decide: dflash-bench run --repeats {leading.base_runs + leading.further}"
     if min(leading.base_runs, leading.candidate_runs) < 2:
-        how = "capture several runs of each side, in turns"
+        how = "several of each, in turns"
         if is_own and base.arm != candidate.arm:
             how = f"dflash-bench run --arm {base.arm} --arm {candidate.arm} --workload {base.workload}"
         elif is_own:
             how = "dflash-bench run --repeats 5"
-        return f"a single run a side cannot tell a change from drift; what would decide: {how}"
+        return f"one run a side cannot tell a change from drift; what would decide: {how}"
     return f"{leading.reason}; more runs of this length would hardly decide, longer ones may: dflash-bench run --steps"
 
 
@@ -295,6 +295,12 @@ def _without_steps(run: RunMetrics, reading: Reading) -> str:
 def step_proposals(run: RunMetrics) -> list[str]:
     """The options that would name the steps of a run in which none were found, the best first."""
     return [option for f in run.findings if f.code == "no_steps" for option in _OPTION.findall(f.text)]
+
+
+def warm_up_option(run: RunMetrics) -> list[str]:
+    """The option that leaves out the steps that warm up, the largest of all ranks."""
+    found = [m for f in run.findings if f.code == "warm_up_steps" for m in re.findall(r"--skip-steps (\d+)", f.text)]
+    return [f"--skip-steps {max(map(int, found))}"] if found else []
 
 
 def _mean(run: RunMetrics, name: str) -> float | None:

@@ -81,8 +81,9 @@ _MIN_ROWS = 3
 
 
 def first_warnings(lines: Sequence[str]) -> tuple[str, ...]:
-    """The first few warnings, each cut to its first statement, and how many more there are."""
-    shown = [_first_statement(line) for line in lines[:_MAX_WARNINGS]]
+    """The first few kinds of warnings, one of each, cut to its first statement, and how many more there are."""
+    kinds = {line.rpartition(" [")[2]: line for line in reversed(lines)}
+    shown = [_first_statement(line) for line in list(reversed(kinds.values()))[:_MAX_WARNINGS]]
     rest = len(lines) - len(shown)
     if rest:
         shown[-1] += f" (and {rest} more warning{'s' * (rest > 1)}: --full)"

@@ -20,6 +20,10 @@ def _rank(value: Value) -> str:
     return rank_text(value if isinstance(value, int) else None)
 
 
+def _word(value: Value) -> str:
+    return MISSING if value is None else str(value)
+
+
 def _count(value: Value) -> str:
     return f"{value:,}" if isinstance(value, int) else MISSING
 
@@ -112,6 +116,16 @@ _LAYOUTS = {
             "share_of_step_time": ("% of step time", _percent),
         },
         is_pooled=False,
+    ),
+    "warm_up.by_cause": _Layout(
+        title="What of these tables lies in steps that warm up",
+        columns={
+            "table": ("table", str),
+            "cause": ("cause", str),
+            "api": ("call", _word),
+            "total_ns": ("total ms", _ms),
+        },
+        is_pooled=True,
     ),
     "dp.wait_by_cause": _Layout(
         title="Whom a rank waited for at the agreement",

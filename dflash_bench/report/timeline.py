@@ -18,7 +18,7 @@ from dflash_bench.metrics.events.steps import Steps
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.view import View
 from dflash_bench.metrics.waits import waits_of
-from dflash_bench.model import IntArray, Unit
+from dflash_bench.model import BoolArray, IntArray, Unit
 from dflash_bench.profile import Profile
 from dflash_bench.report.causes import OUTSIDE
 from dflash_bench.report.gpu_work import GpuWork, gpu_work
@@ -121,16 +121,20 @@ def _step_windows(
         view = View(profile, events, reading, False)
         if len(view.steps):
             work, gaps, waits = gpu_work(profile, events), dry_gaps(view), waits_of(view)
-            return tuple(_window(t, k, view, work, gaps, waits, max_bars) for t, k in _median_and_longest(view.steps))
+            return tuple(
+                _window(t, k, view, work, gaps, waits, max_bars)
+                for t, k in _median_and_longest(view.steps, view.is_warm_up)
+            )
     return ()
 
 
-def _median_and_longest(steps: Steps) -> tuple[tuple[str, int], ...]:
-    """The step whose length is nearest to the median, and the longest; of equals the earliest."""
+def _median_and_longest(steps: Steps, is_warm_up: BoolArray) -> tuple[tuple[str, int], ...]:
+    """The step whose length is nearest to the median, and the longest that is no warm-up; of equals the earliest."""
     length = steps.end - steps.start
+    steady = length if is_warm_up.all() else np.where(is_warm_up, 0, length)
     return (
         ("median step", int(np.abs(length - np.median(length)).argmin())),
-        ("longest step", int(length.argmax())),
+        ("longest step", int(steady.argmax())),
     )
 
 

@@ -162,7 +162,9 @@ def test_the_median_step_is_the_one_nearest_to_the_median_and_the_longest_the_fi
     start = array(0, 100, 200, 300, 400)
     end = start + array(10, 60, 30, 60, 20)
     steps = Steps(start, end, "dflash", np.append(start[1:], -1))
-    assert dict(_median_and_longest(steps)) == {"median step": 2, "longest step": 1}
+    is_warm_up = array(0, 1, 0, 0, 0).astype(bool)
+    assert dict(_median_and_longest(steps, is_warm_up)) == {"median step": 2, "longest step": 3}
+    assert dict(_median_and_longest(steps, ~is_warm_up | is_warm_up)) == {"median step": 2, "longest step": 1}
 
 
 def test_a_step_shows_its_ranges_waits_launches_and_work_from_its_own_start():

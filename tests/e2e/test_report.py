@@ -53,7 +53,7 @@ def test_the_command_writes_page_and_trace_and_says_the_same_in_short(written):
     assert (folder / "report.html").stat().st_size < 1_500_000
     assert (folder / "trace.json.gz").stat().st_size > 0
     assert "rebuild_compact" in found.stdout
-    assert "get_last_loc" in found.stdout
+    assert "dp_agreement" in found.stdout
     assert "step.lead" in found.stdout
     assert "written:" in found.stderr
     assert not [p.name for p in folder.iterdir() if p.name.endswith(".partial")]
