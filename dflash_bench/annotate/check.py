@@ -48,7 +48,11 @@ def _text(path: Path) -> str | None:
 def _check(table: AnnotationTable, read: _Read, version: str | None) -> list[Checked]:
     found = []
     for entry in table.of_version(version):
-        name = entry.name if isinstance(entry, RangeEntry) else type(entry).__name__.removesuffix("Entry").lower()
+        name = (
+            ", ".join(entry.names)
+            if isinstance(entry, RangeEntry)
+            else type(entry).__name__.removesuffix("Entry").lower()
+        )
         found += [Checked(name, target, _problem(read, target, entry)) for target in entry.targets]
     return found
 
@@ -104,7 +108,7 @@ def _name(node: ast.stmt) -> str | None:
 
 def _codes(entry: Entry) -> list[Expression]:
     if isinstance(entry, RangeEntry):
-        return [code for code in (entry.when, entry.ends_if) if code is not None]
+        return [code for code in (entry.when, entry.which, entry.ends_if) if code is not None]
     if isinstance(entry, RankEntry):
         return [code for code in (entry.when, entry.rank, entry.world, entry.group) if code is not None]
     return [entry.call]

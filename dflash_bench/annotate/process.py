@@ -17,6 +17,7 @@ from typing import Any
 from dflash_bench.annotate.sinks import AnnotationSink, Emit, SinkKind, make_sink
 from dflash_bench.annotate.table import (
     NEXT_CALL,
+    RETURN,
     AnnotationTable,
     BeforeEntry,
     Entry,
@@ -27,13 +28,13 @@ from dflash_bench.annotate.table import (
     read_table,
 )
 from dflash_bench.annotate.wrapping import (
-    CallGuard,
     Function,
     Hold,
     NamedRange,
     after,
     around,
     before,
+    choice,
     closing,
     opening,
     until_next_call,
@@ -69,7 +70,7 @@ class Annotation:
                     self._wrap(module, target, entry)
 
     def _wrap(self, module: ModuleType, target: Target, entry: Entry) -> None:
-        what = entry.name if isinstance(entry, RangeEntry) else "rank" if isinstance(entry, RankEntry) else "before"
+        what = entry.names[0] if isinstance(entry, RangeEntry) else "rank" if isinstance(entry, RankEntry) else "before"
         *owners, name = target.path.split(".")
         owner: Any = module
         for part in owners:
@@ -100,22 +101,25 @@ class Annotation:
             return function
 
     def _in_range(self, function: Function, target: Target, entry: RangeEntry, said: Callable[[str], None]) -> Function:
-        span = self._spans.get(entry.name) or self._spans.setdefault(entry.name, self._span(entry.name))
-        when = None if entry.when is None else CallGuard(_evaluation(entry.when, function), said)
+        spans = [self._span(name) for name in entry.names]
+        asked = entry.which or entry.when
+        pick = None if asked is None else choice(spans, _evaluation(asked, function), said)
+        if entry.until == RETURN:
+            return around(function, spans[0], pick)
+        hold = self._holds.setdefault(id(entry), Hold(spans[0]))
         if entry.until == NEXT_CALL:
-            return until_next_call(function, span, when)
-        if not isinstance(entry.until, Target):
-            return around(function, span, when)
-        hold = self._holds.setdefault(id(entry), Hold(span))
+            return until_next_call(function, hold, pick)
         if target == entry.until:
             return closing(function, hold)
-        ends_if = None if entry.ends_if is None else CallGuard(_evaluation(entry.ends_if, function, "result"), said)
-        return opening(function, hold, when, ends_if)
+        ends_if = None if entry.ends_if is None else choice(spans, _evaluation(entry.ends_if, function, "result"), said)
+        return opening(function, hold, pick, ends_if)
 
     def _span(self, name: str) -> NamedRange:
-        is_step = name in (self._table.step, ENGINE_STEP)
-        push, pop = self._sink.range(name, is_step=is_step)
-        return NamedRange(name, functools.partial(self._step, push) if is_step else push, pop)
+        if name not in self._spans:
+            is_step = name in (self._table.step, ENGINE_STEP)
+            push, pop = self._sink.range(name, is_step=is_step)
+            self._spans[name] = NamedRange(name, functools.partial(self._step, push) if is_step else push, pop)
+        return self._spans[name]
 
     def _step(self, push: Emit) -> None:
         if self._steps % REPEAT_STEPS == 0:

@@ -55,7 +55,7 @@ class Expression:
         """The free names of the expression; none for a function."""
         if self.function is not None:
             return frozenset()
-        nodes = [node for node in ast.walk(ast.parse(self.text, mode="eval")) if isinstance(node, ast.Name)]
+        nodes = [node for node in ast.walk(ast.parse(f"({self.text})", mode="eval")) if isinstance(node, ast.Name)]
         bound = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
         return frozenset(node.id for node in nodes) - bound
 
@@ -64,7 +64,7 @@ class Expression:
         """Raises ValueError when the text is neither."""
         if not _TARGET.match(text):
             try:
-                ast.parse(text, mode="eval")
+                ast.parse(f"({text})", mode="eval")
             except SyntaxError as error:
                 raise ValueError(f"{text!r} is no Python expression: {error.msg}") from None
         return cls(text)
@@ -108,16 +108,17 @@ def _compare(version: tuple[int, ...], operator: str, bound: tuple[int, ...]) ->
 
 @dataclass(frozen=True, slots=True)
 class RangeEntry:
-    """A range around a call of ``target`` that fulfils ``when``.
+    """A range around a call of ``target`` that fulfils ``when``, or of several names the one that ``which`` gives.
 
     ``until`` says when it closes: as the call returns, at the ``next call`` of the target, or as a call of another
     target returns; then ``ends_if``, over the arguments and ``result``, may close it at its own return already. A range
     that is open is not opened again inside itself. Of several entries of one target the first is the outermost.
     """
 
-    name: str
+    names: tuple[str, ...]
     target: Target
     when: Expression | None = None
+    which: Expression | None = None
     until: str | Target = RETURN
     ends_if: Expression | None = None
     versions: Versions = Versions()
@@ -222,7 +223,7 @@ def _table(data: dict[str, Any]) -> AnnotationTable:
         tuple(_rank(*each) for each in _rows(data, "rank")),
         tuple(_before(*each) for each in _rows(data, "before")),
     )
-    if table.step not in {entry.name for entry in table.ranges}:
+    if table.step not in {name for entry in table.ranges for name in entry.names}:
         raise ValueError(f"step = {table.step!r} is the name of no range")
     return table
 
@@ -232,22 +233,29 @@ def _rows(data: Mapping[str, Any], key: str) -> Iterable[tuple[str, Mapping[str,
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{key} must be tables, each begun by [[{key}]]")
     for k, row in enumerate(rows, 1):
-        yield f"[[{key}]] {k}" + (f" ({row['name']})" if isinstance(row.get("name"), str) else ""), row
+        yield f"[[{key}]] {k}" + (f" ({', '.join(_names(row))})" if "name" in row else ""), row
 
 
 def _range(where: str, row: Mapping[str, Any]) -> RangeEntry:
-    _check(row, where, {"name", "target"}, {"when", "until", "ends_if", "versions"})
-    until = row.get("until", RETURN)
+    _check(row, where, {"name", "target"}, {"when", "which", "until", "ends_if", "versions"})
+    until, names = row.get("until", RETURN), _names(row)
+    if ("which" in row) != (len(names) > 1) or ("which" in row and (until != RETURN or "when" in row)):
+        raise ValueError(f"{where}: which chooses among several names, without when and until")
     if "ends_if" in row and until in (RETURN, NEXT_CALL):
         raise ValueError(f"{where}: ends_if is for a range that another target closes")
     return RangeEntry(
-        row["name"],
+        names,
         _parsed(where, Target.parse, row["target"]),
         _code(where, row, "when"),
+        _code(where, row, "which"),
         until if until in (RETURN, NEXT_CALL) else _parsed(where, Target.parse, until),
         _code(where, row, "ends_if"),
         _versions(where, row),
     )
+
+
+def _names(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (row["name"],) if isinstance(row["name"], str) else tuple(map(str, row["name"]))
 
 
 def _rank(where: str, row: Mapping[str, Any]) -> RankEntry:
@@ -278,7 +286,9 @@ def _check(row: Mapping[str, Any], where: str, needed: set[str], possible: set[s
     if missing := sorted(needed - row.keys()):
         raise ValueError(f"{where}: {missing[0]!r} is missing")
     for key in row:
-        if not isinstance(row[key], str | list) or (isinstance(row[key], list) and where != "the table"):
+        if not isinstance(row[key], str | list) or (
+            isinstance(row[key], list) and where != "the table" and key != "name"
+        ):
             raise ValueError(f"{where}: {key} = {row[key]!r} is no text")
 
 

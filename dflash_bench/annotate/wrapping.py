@@ -3,8 +3,9 @@
 A coroutine or generator is a range each time it runs, from being resumed to its next suspension: what it waits for is
 not its time, and ranges of one thread stay nested whatever the event loop does in between.
 
-Price: what an unannotated call pays is one more Python frame; a range adds the two calls into the sink, bound to their
-name beforehand, and a look at which threads have it open.
+Price: between two calls an engine's step has pushed what the wrapper touches out of the processor's caches, so that a
+frame of Python costs microseconds where it would cost a tenth of one in a loop. A range is one frame and a look at
+which threads have it open; a condition adds two, whatever the number of ranges among which it chooses.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
@@ -45,33 +46,43 @@ class NamedRange:
             self.threads.discard(thread)
 
 
-@dataclass(frozen=True, slots=True)
-class CallGuard:
-    """Whether a call opens its range. One that raises is said once, and from then on never fulfilled."""
+Pick = Callable[..., NamedRange | None]
+"""Over the arguments of a call: the range that it opens."""
 
-    function: Function
-    complain: _Complaint
-    broken: list[str] = field(default_factory=list)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> bool:
-        if self.broken:
-            return False
+def choice(spans: Sequence[NamedRange], ask: Function, complain: _Complaint) -> Pick:
+    """Which range a call opens: of several the one that ``ask`` names, of one that one, if the answer is true.
+
+    ``ask`` gets the call's arguments. If it raises, that is said once, and the call opens none from then on.
+    """
+    only = spans[0] if len(spans) == 1 else None
+    by_name = {span.name: span for span in spans}
+
+    def pick(*args: Any, **kwargs: Any) -> NamedRange | None:
+        nonlocal ask
         try:
-            return bool(self.function(*args, **kwargs))
+            answer = ask(*args, **kwargs)
+            return by_name.get(answer) if only is None else only if answer else None
         except Exception as error:  # the program must not die of what a table says
-            self.broken.append(f"{type(error).__name__}: {error}")
-            self.complain(self.broken[0])
-            return False
+            complain(f"{type(error).__name__}: {error}")
+            ask = _nothing
+            return None
+
+    return pick
 
 
-def around(function: Function, span: NamedRange, when: CallGuard | None) -> Function:
-    """The function inside the range, from its call to its return."""
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def around(function: Function, span: NamedRange, pick: Pick | None) -> Function:
+    """The function inside the range, or inside what ``pick`` says, from its call to its return."""
     if inspect.iscoroutinefunction(function):
-        return _around_coroutine(function, span, when)
+        return _around_coroutine(function, pick or _always(span))
     if inspect.isasyncgenfunction(function):
-        return _around_async_generator(function, span, when)
+        return _around_async_generator(function, pick or _always(span))
     if inspect.isgeneratorfunction(function):
-        return _around_generator(function, span, when)
+        return _around_generator(function, pick or _always(span))
     push, pop, threads = span.push, span.pop, span.threads
     opened, closed = threads.add, threads.discard
 
@@ -88,49 +99,64 @@ def around(function: Function, span: NamedRange, when: CallGuard | None) -> Func
             pop()
             closed(thread)
 
-    if when is None:
+    if pick is None:
         return always
 
     @functools.wraps(function)
     def sometimes(*args: Any, **kwargs: Any) -> Any:
-        return always(*args, **kwargs) if when(*args, **kwargs) else function(*args, **kwargs)
+        thread, picked = get_ident(), pick(*args, **kwargs)
+        if picked is None or thread in picked.threads:
+            return function(*args, **kwargs)
+        picked.threads.add(thread)
+        picked.push()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            picked.pop()
+            picked.threads.discard(thread)
 
     return sometimes
 
 
-def _wanted(span: NamedRange, when: CallGuard | None, args: Any, kwargs: Any) -> bool:
-    return get_ident() not in span.threads and (when is None or when(*args, **kwargs))
+def _always(span: NamedRange) -> Pick:
+    return lambda *_, **__: span
 
 
-def _around_coroutine(function: Function, span: NamedRange, when: CallGuard | None) -> Function:
+def _wanted(pick: Pick, args: Any, kwargs: Any) -> NamedRange | None:
+    """What a call opens on this thread."""
+    span = pick(*args, **kwargs)
+    return None if span is None or get_ident() in span.threads else span
+
+
+def _around_coroutine(function: Function, pick: Pick) -> Function:
     @functools.wraps(function)
     async def inner(*args: Any, **kwargs: Any) -> Any:
-        if not _wanted(span, when, args, kwargs):
+        if (span := _wanted(pick, args, kwargs)) is None:
             return await function(*args, **kwargs)
         return await _in_pieces(function(*args, **kwargs).__await__(), span)
 
     return inner
 
 
-def _around_generator(function: Function, span: NamedRange, when: CallGuard | None) -> Function:
+def _around_generator(function: Function, pick: Pick) -> Function:
     @functools.wraps(function)
     def inner(*args: Any, **kwargs: Any) -> Any:
-        if not _wanted(span, when, args, kwargs):
+        if (span := _wanted(pick, args, kwargs)) is None:
             return (yield from function(*args, **kwargs))
         return (yield from _pieces(function(*args, **kwargs), span))
 
     return inner
 
 
-def _around_async_generator(function: Function, span: NamedRange, when: CallGuard | None) -> Function:
+def _around_async_generator(function: Function, pick: Pick) -> Function:
     @functools.wraps(function)
     async def inner(*args: Any, **kwargs: Any) -> Any:
         source = function(*args, **kwargs)
-        is_wanted = _wanted(span, when, args, kwargs)
+        span = _wanted(pick, args, kwargs)
         resume, argument = source.asend, None
         while True:
             try:
-                value = await (_in_pieces(resume(argument).__await__(), span) if is_wanted else resume(argument))
+                value = await (resume(argument) if span is None else _in_pieces(resume(argument).__await__(), span))
             except StopAsyncIteration:
                 return
             try:
@@ -171,13 +197,15 @@ class Hold:
     span: NamedRange
     threads: set[int] = field(default_factory=set)
 
-    def open(self) -> None:
-        """Close it if it is still open from before, and open it anew."""
+    def open(self) -> bool:
+        """Close it if it is still open from before, and open it anew; whether this has opened it."""
         self.close()
         thread = get_ident()
-        if thread not in self.span.threads:
-            self.threads.add(thread)
-            self.span.start()
+        if thread in self.span.threads:
+            return False
+        self.threads.add(thread)
+        self.span.start()
+        return True
 
     def close(self) -> None:
         thread = get_ident()
@@ -186,35 +214,33 @@ class Hold:
             self.span.stop()
 
 
-def until_next_call(function: Function, span: NamedRange, when: CallGuard | None) -> Function:
+def until_next_call(function: Function, hold: Hold, pick: Pick | None) -> Function:
     """The range from this call to the next one, whether that opens it again or not."""
-    hold = Hold(span)
 
     @functools.wraps(function)
     def inner(*args: Any, **kwargs: Any) -> Any:
         hold.close()
-        if when is None or when(*args, **kwargs):
+        if pick is None or pick(*args, **kwargs):
             hold.open()
         return function(*args, **kwargs)
 
     return inner
 
 
-def opening(function: Function, hold: Hold, when: CallGuard | None, ends_if: CallGuard | None) -> Function:
+def opening(function: Function, hold: Hold, pick: Pick | None, ends_if: Pick | None) -> Function:
     """The function opens the range and `closing`, around another one, closes it.
 
-    A call that raises closes it itself, and one of which ``ends_if(result, …)`` is true.
+    A call that raises closes it itself, and one of which ``ends_if(result, …)`` picks something.
     """
 
     @functools.wraps(function)
     def inner(*args: Any, **kwargs: Any) -> Any:
-        if when is not None and not when(*args, **kwargs):
+        if (pick is not None and pick(*args, **kwargs) is None) or not hold.open():
             return function(*args, **kwargs)
-        hold.open()
         is_done = True
         try:
             result = function(*args, **kwargs)
-            is_done = ends_if is not None and ends_if(result, *args, **kwargs)
+            is_done = ends_if is not None and ends_if(result, *args, **kwargs) is not None
             return result
         finally:
             if is_done:

@@ -1,10 +1,11 @@
-"""A real vLLM on a CPU, captured with the product's own annotation: one process, core and worker, two workers."""
+"""A real vLLM on a CPU, captured with the product's own annotation: in one process, with drafts, with workers."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from statistics import median
 
 import pytest
@@ -12,82 +13,110 @@ from engines.capturing import HERE, EngineRun, capture
 from engines.environments import VLLM
 
 from dflash_bench.layout import Events
+from dflash_bench.model import ProcessInfo, ProcessRole
 
 pytestmark = pytest.mark.engines
-ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-SPLIT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-TWO_WORKERS = SPLIT | {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}  # on one NUMA node it asks for the cores
 HAS_NSYS = shutil.which("nsys") is not None
 
 
-def by_role(run: EngineRun) -> dict[str, Counter[str]]:
-    """The core's ranges and the workers', by what only they have."""
-    found = {}
-    for count in run.processes:
-        found["core" if "schedule" in count else f"worker {len(found)}"] = count
-    return found
+@dataclass(frozen=True)
+class SetUp:
+    """How the engine is split. ``workers``: processes of their own beside a core; 0: all in one."""
+
+    words: tuple[str, ...] = ()
+    workers: int = 0
+
+    @property
+    def variables(self) -> dict[str, str]:
+        # on one NUMA node two workers ask for the cores
+        binding = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if self.workers == 2 else {}
+        return {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(self.workers > 0)), **binding}
 
 
-@pytest.mark.shortest
-def test_one_process(tmp_path):
-    run = capture(VLLM, tmp_path, **ONE_PROCESS)
-    (count,) = run.processes
-    expected = run.said["expected"]
-    assert count["decode_step"] == count["schedule"] == count["prepare_for_decode"] == expected["steps"] == 104
-    assert count["kv_alloc"] == expected["allocations"] == 66
-    assert "engine_step" not in count
-    assert run.allocating_share() == pytest.approx(expected["allocating_steps"] / expected["steps"])
+ONE, NGRAM = SetUp(), SetUp(("--spec", "ngram"))
+SPLIT, TWO = SetUp(workers=1), SetUp(("--tp", "2"), 2)
 
 
-@pytest.mark.nsys
-@pytest.mark.skipif(not HAS_NSYS, reason="no nsys here")
-@pytest.mark.parametrize("words", [[], ["--tp", "2"]], ids=["one process", "core and two workers"])
-def test_medians_under_nsys_are_those_of_the_hooks_own_clock(tmp_path, words):
-    """The clock encloses the range and what nsys takes for it. Ranges are 0.5 to 7 µs shorter at the median."""
-    (times := tmp_path / "times").mkdir()
-    variables = TWO_WORKERS if words else ONE_PROCESS
-    path = os.pathsep.join([str(HERE / "site"), str(HERE)])
-    run = capture(VLLM, tmp_path, *words, recorder=None, PYTHONPATH=path, ENGINE_TIMES=str(times), **variables)
-    num_compared = 0
-    for process in run.profile.info.processes:
-        file = times / f"{process.pid}.txt"
-        if not file.exists():
-            continue
-        clock = defaultdict(list)
-        for name, start, end in (line.split() for line in file.read_text().splitlines()):
-            clock[name].append(int(end) - int(start))
+@dataclass(frozen=True)
+class Clock:
+    """What the hook itself timed in one process: range → (start, end) of each; it encloses the range."""
+
+    of: dict[str, list[tuple[int, int]]]
+
+    @classmethod
+    def read(cls, text: str) -> Clock:
         found = defaultdict(list)
-        for row in run.profile.events(Events.RANGES, process, ["name", "start_ns", "end_ns"]).to_pylist():
-            found[row["name"]].append(row["end_ns"] - row["start_ns"])
-        assert set(found) == set(clock)
-        for name, values in found.items():
-            # nsys may lose what a worker does last: where both cores were busy, 2 of 105
-            assert 0 <= len(clock[name]) - len(values) <= 3
-            assert 0 <= median(clock[name][: len(values)]) - median(values) < 10_000, name
-            num_compared += 1
-    assert num_compared >= 7
+        for name, start, end in (line.split() for line in text.splitlines()):
+            found[name].append((int(start), int(end)))
+        return cls(dict(found))
+
+    def allocating_steps(self) -> tuple[int, int]:
+        """(steps in which blocks were taken, steps) of the process that takes them."""
+        steps = self.of.get("engine_step") or self.of["decode_step"]
+        return sum(any(a <= t < b for t, _ in self.of["kv_alloc"]) for a, b in steps), len(steps)
 
 
-def test_ngram_drafts(tmp_path):
-    run = capture(VLLM, tmp_path, "--spec", "ngram", **ONE_PROCESS)
-    (count,) = run.processes
-    assert count["draft"] == count["decode_step"] == count["sample_tokens"] < 40
-    assert count["kv_alloc"] >= 60
+@pytest.mark.parametrize(
+    ("setup", "is_nsys"),
+    [
+        pytest.param(setup, is_nsys, id=f"{name}{', nsys' * is_nsys}", marks=marks)
+        for name, setup in {"one": ONE, "ngram": NGRAM, "core and worker": SPLIT, "core and two workers": TWO}.items()
+        for is_nsys, marks in (
+            (False, [pytest.mark.shortest] if setup is ONE else []),
+            (True, [pytest.mark.nsys, pytest.mark.skipif(not HAS_NSYS, reason="no nsys here")]),
+        )
+    ],
+)
+def test_counts_medians_and_shares_are_those_of_the_hooks_own_clock(tmp_path, setup, is_nsys):
+    (times := tmp_path / "times").mkdir()
+    path = os.pathsep.join([str(HERE / "site"), str(HERE)])
+    more = {"PYTHONPATH": path, "ENGINE_TIMES": str(times), **setup.variables}
+    run = capture(VLLM, tmp_path, *setup.words, recorder=None if is_nsys else "--recorder", **more)
+    ranged = [process for process in run.profile.info.processes if process.num_ranges]
+    assert len(ranged) == len(list(times.iterdir())) == (setup.workers + 1 if setup.workers else 1)
+    for process in ranged:
+        clock = Clock.read((times / f"{process.pid}.txt").read_text())
+        check_ranges(run, process, clock, lost=3 if is_nsys else 0)
+        if "kv_alloc" in clock.of:
+            (allocating, steps) = clock.allocating_steps()
+            rank = None if setup.workers else 0
+            share = run.figures.find("alloc.step_share", rank)
+            assert (share.values.sum(), len(share.values)) == (allocating, steps)
+    check_set_up(run, setup)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_core_and_workers_are_told_apart(tmp_path, workers):
-    run = capture(VLLM, tmp_path, "--tp", str(workers), **(TWO_WORKERS if workers == 2 else SPLIT))
-    counts = by_role(run)
-    core = counts.pop("core")
-    assert len(counts) == workers
-    assert "decode_step" not in core
-    assert core["schedule"] == core["engine_step"] >= 104  # requests enter over more than one step, rounds end idle
-    assert core["kv_alloc"] == 66
-    for count in counts.values():
-        assert count["decode_step"] == count["verify"] >= 104
-        assert "kv_alloc" not in count
-        assert "engine_step" not in count
-    roles = Counter(str(process.role) for process in run.profile.info.processes if process.num_ranges)
-    assert roles == {"core": 1, "worker": workers}
-    assert {process.rank for process in run.profile.info.processes if process.role == "worker"} == set(range(workers))
+def check_ranges(run: EngineRun, process: ProcessInfo, clock: Clock, lost: int) -> None:
+    """Every range of the clock is there; nsys may lose what a worker does last: 2 of 105 where both cores were busy."""
+    found = defaultdict(list)
+    for row in run.profile.events(Events.RANGES, process, ["name", "start_ns", "end_ns"]).to_pylist():
+        found[row["name"]].append(row["end_ns"] - row["start_ns"])
+    assert set(found) == set(clock.of)
+    for name, values in found.items():
+        timed = [end - start for start, end in clock.of[name]]
+        assert 0 <= len(timed) - len(values) <= lost, name
+        assert 0 <= median(timed[: len(values)]) - median(values) < 10_000, name
+
+
+def check_set_up(run: EngineRun, setup: SetUp) -> None:
+    """What the lengths and the block size say, and that a core and its workers are told apart."""
+    core, *workers = sorted(run.processes, key=lambda count: "schedule" not in count)
+    if setup.workers:
+        roles = Counter(process.role for process in run.profile.info.processes if process.num_ranges)
+        assert roles == {ProcessRole.CORE: 1, ProcessRole.WORKER: setup.workers}
+        ranks = {process.rank for process in run.profile.info.processes if process.role == ProcessRole.WORKER}
+        assert ranks == set(range(setup.workers))
+        assert core["schedule"] == core["engine_step"] >= 104  # requests enter over more than one step
+        assert core["kv_alloc"] == 66
+        assert "decode_step" not in core
+        for count in workers:
+            assert count["decode_step"] == count["verify"] >= 104
+            assert not {"kv_alloc", "engine_step"} & count.keys()
+        return
+    assert "engine_step" not in core
+    assert core["decode_step"] == core["schedule"] == core["prepare_for_decode"] == core["process_result"]
+    if setup is NGRAM:
+        assert core["draft"] == core["decode_step"] < 40
+        return
+    expected = run.said["expected"]
+    assert (core["decode_step"], core["kv_alloc"]) == (expected["steps"], expected["allocations"]) == (104, 66)
+    assert run.allocating_share() == pytest.approx(expected["allocating_steps"] / expected["steps"])

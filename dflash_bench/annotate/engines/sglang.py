@@ -15,46 +15,30 @@ END_S = 30.0
 def has_work(scheduler: Any, running_batch: Any = None, last_batch: Any = None, *_: Any, **__: Any) -> bool:
     """Whether an iteration of the loop will run a batch.
 
-    Requests wait, or some of the running batch or of the last prefill have a token to go. The overlapped loop leaves
-    out those whose last token is computed and not yet read (``_reqs_finishing_inflight``, from 0.5.20 on).
+    Requests wait, or one of the running batch or of the last prefill has a token to go. The overlapped loop leaves out
+    those whose last token is computed and not yet read (``_reqs_finishing_inflight``, from 0.5.20 on).
     """
     if scheduler.waiting_queue or getattr(scheduler, "chunked_req", None) is not None:
         return True
     if running_batch is None:
         running_batch, last_batch = scheduler.running_batch, scheduler.last_batch
-    requests = [request for request in running_batch.reqs if not request.finished()]
+    batches = [running_batch]
     if last_batch is not None and last_batch is not running_batch and last_batch.forward_mode.is_extend():
-        requests += [request for request in last_batch.reqs if not request.finished()]
+        batches.append(last_batch)
     ending = getattr(scheduler, "_reqs_finishing_inflight", None)
-    if not requests or ending is None:
-        return bool(requests)
-    return len(ending(SimpleNamespace(reqs=requests))) < len(requests)
+    return any(  # mostly the first: not all of them are asked in every step
+        not request.finished() and (ending is None or not ending(SimpleNamespace(reqs=[request])))
+        for batch in batches
+        for request in batch.reqs
+    )
 
 
-def decodes(_worker: Any, batch: Any, *_: Any, **__: Any) -> bool:
-    return bool(batch.forward_mode.is_decode())
-
-
-def _is_extend(forward_batch: Any) -> bool:
-    """A prefill: the verification of drafts is an extension to SGLang too."""
+def pass_of(runner: Any, forward_batch: Any, *_: Any, **__: Any) -> str:
+    """What a forward pass of a model is. The verification of drafts is an extension to SGLang too."""
     mode = forward_batch.forward_mode
-    return bool(mode.is_extend() and not mode.is_target_verify())
-
-
-def is_draft_extend(runner: Any, forward_batch: Any, *_: Any, **__: Any) -> bool:
-    return bool(runner.is_draft_worker) and _is_extend(forward_batch)
-
-
-def is_draft(runner: Any, forward_batch: Any, *_: Any, **__: Any) -> bool:
-    return bool(runner.is_draft_worker) and not _is_extend(forward_batch)
-
-
-def is_prefill(runner: Any, forward_batch: Any, *_: Any, **__: Any) -> bool:
-    return not runner.is_draft_worker and _is_extend(forward_batch)
-
-
-def is_verify(runner: Any, forward_batch: Any, *_: Any, **__: Any) -> bool:
-    return not runner.is_draft_worker and not _is_extend(forward_batch)
+    if mode.is_extend() and not mode.is_target_verify():
+        return "draft_extend" if runner.is_draft_worker else "prefill"
+    return "draft" if runner.is_draft_worker else "verify"
 
 
 def rank(scheduler: Any, *_: Any, **__: Any) -> int:

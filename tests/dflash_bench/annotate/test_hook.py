@@ -158,6 +158,15 @@ def test_what_is_missing_is_a_warning_and_the_rest_is_annotated(toy):
     assert "gone: there is no toy.engine:Loop.gone" in done.stderr
 
 
+def test_a_call_is_the_range_that_the_table_names_for_it(toy):
+    choosing = '[[range]]\nname = ["odd", "even"]\ntarget = "toy.engine:{}"\nwhich = "{}"\n'
+    table = TABLE + choosing.format("Pool.take", "'odd' if pages % 2 else 'even' if self.size > 4 else None")
+    toy.run(RUN, table + choosing.format("Loop.sample", "'unknown'"))
+    (count,) = toy.processes()
+    assert (count["odd"], count["prepare_for_decode"]) == (2, 4)
+    assert not {"even", "unknown"} & count.keys()
+
+
 def test_a_condition_that_fails_is_said_once_and_its_range_left_out(toy):
     table = TABLE.replace('when = "pages > 0 and free == 8"', 'when = "pages.size > 0"')
     done = toy.run(RUN, table)

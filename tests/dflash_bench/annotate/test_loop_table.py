@@ -21,7 +21,7 @@ from dflash_bench.run.launch import SINK, SINK_VARIABLE
 
 pytest.importorskip("torch")
 TABLE = read_table(table_file("loop"))
-NAMES = sorted({entry.name for entry in TABLE.ranges})
+NAMES = sorted({name for entry in TABLE.ranges for name in entry.names})
 INSIDE = {"prepare_for_decode", "kv_alloc", "process_result"}
 """Whose own range stands inside the function; the others' stands around the call."""
 

@@ -44,6 +44,8 @@ def test_our_own_tables_are_tables():
         (HEAD + STEP + STEP.replace("toy:Loop.step", "toy.Loop.step"), r"2 \(decode_step\): 'toy.Loop.step' is not of"),
         (HEAD + STEP + "when = 'x >'\n", "'x >' is no Python expression"),
         (HEAD + STEP + "when = 3\n", "when = 3 is no text"),
+        (HEAD + STEP + "which = 'x'\n", "which chooses among several names"),
+        (HEAD + STEP.replace('"decode_step"', '["decode_step", "x"]'), r"\(decode_step, x\): which chooses among"),
         (HEAD + STEP + "versions = '~2'\n", "'~2' is no bound of a version"),
         (HEAD + STEP + "ends_if = 'result'\n", "ends_if is for a range that another target closes"),
         (
@@ -68,7 +70,7 @@ def test_a_table_that_is_not_there_names_ours():
 
 def test_entries_are_put_around_a_function_innermost_first(table):
     found = table(HEAD + STEP + '[[range]]\nname = "schedule"\ntarget = "toy:Loop.step"\n')
-    assert [entry.name for entry in found.entries] == ["schedule", "decode_step"]
+    assert [entry.names for entry in found.entries] == [("schedule",), ("decode_step",)]
 
 
 @pytest.mark.parametrize(
