@@ -30,7 +30,7 @@ test: $(VENV)/.ready ## all tests that this machine can run
 soak: $(VENV)/.ready ## the long randomised tests
 	$(BIN)/python -m pytest -m soak --timeout 3600 $(PARALLEL)
 
-engines: $(VENV)/.ready ## a real SGLang and a real vLLM end to end, each in an environment of its own (2 minutes, once)
+engines: $(VENV)/.ready ## a real SGLang and a real vLLM end to end, each in an environment of its own (half a minute, once)
 	$(BIN)/python tests/engines/environments.py
 	$(BIN)/python -m pytest -m engines
 

@@ -3,7 +3,6 @@
 With ENGINE_TIMES=FOLDER each annotated process writes ``FOLDER/<pid>.txt``, a line ``name start_ns end_ns`` a range.
 """
 
-import atexit
 import os
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ class Timed:
     def __init__(self, sink, folder):
         self.sink, self.file, self.open, self.lines = sink, Path(folder) / f"{os.getpid()}.txt", [], []
         self.mark, self.forked = sink.mark, sink.forked
-        atexit.register(self.write)
 
     def range(self, name, *, is_step):
         push, pop = self.sink.range(name, is_step=is_step)
@@ -32,12 +30,15 @@ class Timed:
             end = perf_counter_ns()
             if self.open:
                 self.lines.append(f"{name} {self.open.pop()} {end}\n")
+            if not self.open:  # after each step, since a process may be killed
+                self.write()
 
         return timed_push, timed_pop
 
     def write(self):
-        if self.lines:
-            self.file.write_text("".join(self.lines))
+        with self.file.open("a") as file:
+            file.writelines(self.lines)
+        self.lines.clear()
 
 
 def _around(process):
