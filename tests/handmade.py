@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -184,8 +185,9 @@ def gpu_rows(work: Sequence[Work]) -> GpuRows:
 
 
 def view(made: ProcessEvents, reading: Reading | None = None) -> View:
-    """Events as the meters see them. There is no profile behind them."""
-    return View(None, made, reading or Reading(), is_own_loop=False)
+    """Events as the meters see them. The profile behind them holds nothing more."""
+    empty = SimpleNamespace(event_file=lambda table, process: None)
+    return View(empty, made, reading or Reading(), is_own_loop=False)
 
 
 def ints(values) -> np.ndarray:

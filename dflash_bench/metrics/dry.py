@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from dflash_bench.metrics.events.arrays import NONE, Index, distinct, selected
+from dflash_bench.metrics.lines import blame_lines
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.per_step import add_per_step
 from dflash_bench.metrics.view import View
@@ -32,7 +33,7 @@ class DryGaps:
 
 @dataclass(frozen=True, slots=True)
 class DryPieces:
-    """Parts of dry gaps, each with what the launching thread did in all of it. All arrays [n].
+    """Parts of dry gaps, each with the launching thread and what it did in all of it. All arrays [n].
 
     ``held`` is the row of the innermost own range, ``call`` that of the API call, both NONE where there is none.
     """
@@ -42,6 +43,7 @@ class DryPieces:
     step: IntArray
     held: IntArray
     call: IntArray
+    thread: IntArray
 
 
 def dry_gaps(view: View) -> DryGaps:
@@ -83,6 +85,8 @@ def measure_dry(view: View, found: Measurements) -> None:
     found.blame("dry.by_cause", keys, cut.stop - cut.start, separator=" · ")
     found.blame("dry.by_cause.steps", keys, cut.step, separator=" · ")
     blame_warm_up(view, found, "dry.by_cause", keys, cut.stop - cut.start, cut.step, separator=" · ")
+    begun = np.where(cut.call == NONE, NONE, view.events.calls.start[cut.call])
+    blame_lines(view, found, "dry.by_cause", keys, (cut.thread, cut.start, cut.stop), begun, cut.step)
 
 
 def dry_pieces(view: View, gaps: DryGaps) -> DryPieces:
@@ -107,4 +111,4 @@ def _cut(view: View, thread: int, gaps: DryGaps) -> DryPieces:
     end = np.where(is_last, gaps.stop[gap], np.append(begin[1:], 0))
     threads = np.broadcast_to(np.int64(thread), len(begin))
     held, call = (index.innermost(threads, begin) for index in (view.own_index, view.call_index))
-    return DryPieces(begin, end, gaps.step[gap], held, call)
+    return DryPieces(begin, end, gaps.step[gap], held, call, threads)

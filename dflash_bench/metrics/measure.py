@@ -49,6 +49,7 @@ COLUMNS = {
     ),
     "sync.by_range": ("rank", "path", "api", "count", "total_ns", "p50_ns", "exposed_ns"),
     "sync.by_thread": ("rank", "thread", "api", "count", "total_ns", "share_of_step_time"),
+    "lines.by_cause": ("rank", "table", "cause", "api", "line", "total_ns"),
     "warm_up.by_cause": ("rank", "table", "cause", "api", "total_ns"),
     "dp.wait_by_cause": ("rank", "cause", "agreements", "total_ns", "share"),
     "dp.lateness_by_cause": ("rank", "cause", "mean_ns", "p50_ns"),
@@ -93,7 +94,8 @@ def _measure(profile: Profile, reading: Reading, workers: Workers) -> RunMetrics
     findings = [f for found in everywhere for f in found.findings]
     alone = [*_counters(info, findings), *(m for rank in info.ranks for m in step_metrics(profile, rank))]
     tables = [
-        make(by_rank) for make in (_dry_table, _stall_table, _lane_table, _range_table, _thread_table, _warm_up_table)
+        make(by_rank)
+        for make in (_dry_table, _stall_table, _lane_table, _range_table, _thread_table, _warm_up_table, _line_table)
     ]
     clock = first_on_clock(info.captures)
     agreements = on_clocks(
@@ -352,12 +354,25 @@ def _dry_table(by_rank: _ByRank) -> Table:
 def _warm_up_table(by_rank: _ByRank) -> Table:
     """What of the other tables lies in steps that warm up, by the same labels."""
     rows = [
-        (rank, table, label[0], label[1] if len(label) > 1 else None, sum(int(p.sum(dtype=np.int64)) for p in parts))
+        (rank, table, label[0], label[1] if len(label) > 1 else None, total)
         for table in ("dry.by_cause", "stall.by_cause", "sync.by_range")
         for rank, causes in _causes(f"{table}.warm_up", by_rank)
-        for label, parts in causes.items()
+        for _, *label, _, total, _ in blame_rows(causes, rank)
     ]
     return Table("warm_up.by_cause", COLUMNS["warm_up.by_cause"], tuple(rows))
+
+
+def _line_table(by_rank: _ByRank) -> Table:
+    """The causes of the other tables by line of code, where the capture tells; the longest first."""
+    rows: list[tuple[int, tuple[Value, ...]]] = []
+    for table in ("dry.by_cause", "sync.by_range"):
+        for rank, causes in _causes(f"{table}.lines", by_rank):
+            for (where, call, line), parts in causes.items():
+                total = sum(int(part.sum(dtype=np.int64)) for part in parts)
+                cause = (f"{where} · {call}", None) if table == "dry.by_cause" else (where, call)
+                rows.append((total, (rank, table, *cause, line, total)))
+    ordered = sorted(rows, key=lambda each: (-each[0], str(each[1])))
+    return Table("lines.by_cause", COLUMNS["lines.by_cause"], tuple(row for _, row in ordered))
 
 
 def _range_table(by_rank: _ByRank) -> Table:

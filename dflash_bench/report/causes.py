@@ -23,7 +23,8 @@ OUTSIDE = "outside any range"
 class Cause:
     """A row of a cause table over all ranks. ``where`` is a range, a path of ranges, or range · call in one.
 
-    ``late_ns`` is the part of a host wait behind which the GPU was dry; None where the table does not tell.
+    ``late_ns`` is the part of a host wait behind which the GPU was dry; None where the table does not tell. ``line``:
+    the line of code, where a capture tells and it was asked for.
     """
 
     where: str
@@ -31,6 +32,7 @@ class Cause:
     count: int
     total_ns: int
     late_ns: int | None = None
+    line: str = ""
 
     @property
     def code(self) -> str:
@@ -41,6 +43,8 @@ class Cause:
     def name(self) -> str:
         """As people say it: a dash of the metrics is time outside any range, or plain CPU work."""
         code, _, call = (self.code, "", self.call) if self.call else self.where.rpartition(" · ")
+        if self.line:
+            call = self.line if call == "-" else f"{call} at {self.line}"
         named = {"-": OUTSIDE}.get(code, code), {"-": "CPU work"}.get(call, call)
         return " · ".join(part for part in named if part)
 
@@ -52,7 +56,8 @@ class Cause:
     @property
     def full_name(self) -> str:
         """With all ranges around, where they are known."""
-        return f"{OUTSIDE if self.where == '-' else self.where} · {self.call}" if self.call else self.name
+        at = f" at {self.line}" if self.line else ""
+        return f"{OUTSIDE if self.where == '-' else self.where} · {self.call}{at}" if self.call else self.name
 
     @property
     def range_name(self) -> str:
@@ -88,6 +93,26 @@ def host_waits(run: RunMetrics) -> list[Cause]:
         late = None if r.get("exposed_ns") is None else min(_int(r["exposed_ns"]), total)
         found.append(Cause(str(r["path"]), str(r["api"]), _int(r["count"]), total, late))
     return _longest_first(iter(found))
+
+
+def by_line(run: RunMetrics, causes: Sequence[Cause]) -> list[Cause]:
+    """Causes cut by line of code as far as the capture tells; what it tells nothing of stays one."""
+    table = "sync.by_range" if any(c.call for c in causes) else "dry.by_cause"
+    lines: dict[tuple[Value, Value], list[tuple[str, int]]] = {}
+    for r in _rows(run, "lines.by_cause"):
+        if r["table"] == table:
+            lines.setdefault((r["cause"], r["api"]), []).append((str(r["line"]), _int(r["total_ns"])))
+    return _longest_first(
+        part for cause in causes for part in _cut(cause, lines.get((cause.where, cause.call or None), ()))
+    )
+
+
+def _cut(cause: Cause, lines: Sequence[tuple[str, int]]) -> Iterator[Cause]:
+    for line, total in lines:
+        late = None if cause.late_ns is None else int(cause.late_ns * total / max(cause.total_ns, 1))
+        yield replace(cause, line=line, total_ns=total, late_ns=late)
+    rest = cause.total_ns - sum(total for _, total in lines)
+    yield replace(cause, total_ns=rest, late_ns=None if cause.late_ns is None else min(cause.late_ns, rest))
 
 
 def _warm_up(run: RunMetrics, table: str) -> Counter[tuple[Value, Value]]:
@@ -177,7 +202,7 @@ def paired(
 
     ``is_harm``: count what a cause cost the GPU, not how long it took.
     """
-    sides = [{(c.where, c.call): c for c in causes} for causes, _ in (base, candidate)]
+    sides = [{(c.where, c.call, c.line): c for c in causes} for causes, _ in (base, candidate)]
     steps = max(base[1], 1), max(candidate[1], 1)
 
     def weight(cause: Cause | None, num: int) -> float:

@@ -21,6 +21,7 @@ from dflash_bench.report.causes import (
     WORTH_NAMING,
     Cause,
     CausePair,
+    by_line,
     dry_causes,
     dry_pairs,
     host_waits,
@@ -332,7 +333,14 @@ def _dry_for(run: RunMetrics) -> Iterator[str]:
     total = sum(c.total_ns for c in causes)
     if total:
         named = [c for c in causes if c.total_ns >= WORTH_NAMING * total][:3] or causes[:1]
-        yield "while it was dry the host was " + ", ".join(f"{c.place} ({_share(c, total)})" for c in named)
+        shares = [f"{c.place} ({_share(c, total)}{_line(run, c) if c is named[0] else ''})" for c in named]
+        yield f"while it was dry the host was {', '.join(shares)}"
+
+
+def _line(run: RunMetrics, cause: Cause) -> str:
+    """The line of code that most of a cause lies in, where the capture tells."""
+    first = next(iter(by_line(run, [cause])), cause)
+    return f", above all {first.line}" if first.line else ""
 
 
 def _share(cause: Cause, total: int) -> str:

@@ -19,7 +19,7 @@ from dflash_bench.metrics.summary import figure, has_quantiles, summarise
 from dflash_bench.model import Change, Comparison, Judgements, Metric, RunMetrics, Unit
 from dflash_bench.report import page_parts as parts
 from dflash_bench.report.as_json import comparison_document, metrics_document
-from dflash_bench.report.causes import dry_causes, host_waits, paired, steps_of
+from dflash_bench.report.causes import by_line, dry_causes, host_waits, paired, steps_of
 from dflash_bench.report.changes import by_importance, change_texts, key_changes, pair_text, pooled_changes, tone
 from dflash_bench.report.charts import axis_chart, axis_window, interval_chart
 from dflash_bench.report.comparison import are_steps_unlike, kinds_lines, warning_texts
@@ -111,8 +111,8 @@ def run_page(
         warnings=warning_lines(run.findings),
         keys=[_metric_row(m) for m in parts.key_metrics(run)],
         causes=[
-            ("What the host did while the GPU was dry", "dry", paired((dry_causes(run), steps), ((), 0))),
-            ("Which code made the host wait", "waits", paired((host_waits(run), steps), ((), 0))),
+            ("What the host did while the GPU was dry", "dry", paired((by_line(run, dry_causes(run)), steps), ((), 0))),
+            ("Which code made the host wait", "waits", paired((by_line(run, host_waits(run)), steps), ((), 0))),
         ],
         arrivals=list(parts.arrival_maps(("",), (run,))),
         curves=list(parts.run_curves(run)),

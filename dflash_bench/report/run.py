@@ -9,7 +9,7 @@ from itertools import groupby, zip_longest
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.summary import figure, has_quantiles, summarise
 from dflash_bench.model import Metric, RunMetrics, Unit
-from dflash_bench.report.causes import by_name, dry_causes, host_waits, paired, steps_of
+from dflash_bench.report.causes import Cause, by_line, by_name, dry_causes, host_waits, paired, steps_of
 from dflash_bench.report.changes import KEY_METRICS
 from dflash_bench.report.headline import run_headline, step_proposals, warm_up_option
 from dflash_bench.report.sheets import (
@@ -33,7 +33,8 @@ _CAUSES_ON_SCREEN = 3
 _WITHOUT_STEPS = ("launch.calls_per_s", "launch.lead", "gpu.dry_per_s", "sync.calls_per_s", "sync.total_per_s")
 """What a capture without steps says first."""
 _RANGES_ON_SCREEN = 5
-_CODE_WIDTH = 54
+_LINES_ON_SCREEN = 2
+_CODE_WIDTH = 63
 
 
 def run_report(run: RunMetrics, detail: Detail | None = None, reading: Reading | None = None) -> Report:
@@ -98,22 +99,24 @@ def _readable(metric: Metric) -> tuple[str, ...]:
 def _screen_causes(run: RunMetrics) -> Sheet:
     """The first rows of both cause tables, in time per step, or of the whole capture where there are no steps."""
     steps, rows = steps_of(run), []
-    for what, causes in (("GPU dry", by_name(dry_causes(run))), ("wait", by_name(host_waits(run)))):
+    for what, causes in (("GPU dry", dry_causes(run)), ("wait", host_waits(run))):
         total = sum(c.total_ns for c in causes) or 1
-        rows.append(
-            [
-                (
-                    abridged(f"{what} {paired(((c,), steps), ((), 0))[0].place if steps else c.place}", _CODE_WIDTH),
-                    _per_step(c.total_ns, steps),
-                    percent(c.total_ns / total, is_signed=False),
-                    "" if c.late_ns is None else _per_step(c.late_ns, steps),
-                )
-                for c in causes[:_CAUSES_ON_SCREEN]
-            ]
-        )
-    mixed = tuple(row for both in zip_longest(*rows) for row in both if row)
+        groups = []
+        for cause in by_name(causes)[:_CAUSES_ON_SCREEN]:
+            place = paired(((cause,), steps), ((), 0))[0].place if steps else cause.place
+            groups.append([_cause_row(f"{what} {place}", cause, steps, total)])
+            lines = by_line(run, [c for c in causes if c.name == cause.name])
+            groups[-1] += [_cause_row(f"└ {c.line}", c, steps, total) for c in lines[:_LINES_ON_SCREEN] if c.line]
+        rows.append(groups)
+    mixed = tuple(row for both in zip_longest(*rows) for group in both for row in group or ())
     length = "a step" if steps else "in all"
-    return Sheet("", ("which code", length, "of all such", "made a launch late"), mixed, ("which code",))
+    return Sheet("", ("which code", length, "of all such", "made late"), mixed, ("which code",))
+
+
+def _cause_row(name: str, cause: Cause, steps: int, total: int) -> tuple[str, ...]:
+    late = "" if cause.late_ns is None else _per_step(cause.late_ns, steps)
+    share = percent(cause.total_ns / total, is_signed=False)
+    return abridged(name, _CODE_WIDTH), _per_step(cause.total_ns, steps), share, late
 
 
 def _per_step(total_ns: int, steps: int) -> str:

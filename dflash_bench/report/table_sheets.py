@@ -117,6 +117,17 @@ _LAYOUTS = {
         },
         is_pooled=False,
     ),
+    "lines.by_cause": _Layout(
+        title="Which line of code",
+        columns={
+            "table": ("table", str),
+            "cause": ("cause", str),
+            "api": ("call", _word),
+            "line": ("line", str),
+            "total_ns": ("total ms", _ms),
+        },
+        is_pooled=True,
+    ),
     "warm_up.by_cause": _Layout(
         title="What of these tables lies in steps that warm up",
         columns={
