@@ -64,7 +64,9 @@ def predict(
     block: Annotated[int | None, typer.Option(min=1, help="Drafted block, likewise.")] = None,
     running: Annotated[int | None, typer.Option(min=1, help="Running requests of a rank in the run.")] = None,
     accept_length: Annotated[float | None, typer.Option(help="Tokens committed a request and step.")] = None,
-    arrivals: Annotated[float, typer.Option(min=0, help="New requests a step and rank.")] = 0.0,
+    arrivals: Annotated[
+        float | None, typer.Option(min=0, help="New requests a step and rank. Default: as counted in the run.")
+    ] = None,
     loop_range: Annotated[
         str, typer.Option(help="Range that goes over all requests and nothing else: it grows with --requests.")
     ] = "check_memory",
@@ -103,7 +105,7 @@ def predict(
     info, name = found[0].info, ", ".join(p.info.run for p in found)
     if len({p.info.arm for p in found}) > 1:
         raise UsageError(f"{name} are runs of several arms", hint="name the runs of one arm")
-    own = Paging(page_size, block, running, accept_length, None, arrivals).filled(paging_of(info))
+    own = Paging(page_size, block, running, accept_length, None, arrivals).filled(paging_of(found[0]))
     pages = _whole_numbers(topup_pages, "--topup-pages") if topup_pages is not None else []
     if arm is not None:
         pages.append(topup_pages_of(arm, info))

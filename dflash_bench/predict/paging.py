@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from dflash_bench.errors import UsageError
 from dflash_bench.model import RunInfo
 from dflash_bench.predict.allocation import Allocator
 from dflash_bench.predict.prediction import Scenario
+
+if TYPE_CHECKING:
+    from dflash_bench.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +25,12 @@ class Paging:
     requests: int | None = None
     accept_length: float | None = None
     topup_pages: int | None = None
-    arrivals: float = 0.0
+    arrivals: float | None = None
 
     def filled(self, other: Paging) -> Paging:
         """This one, and what it lacks from `other`."""
-        names = ("page_size", "block", "requests", "accept_length", "topup_pages")
-        missing = {name: getattr(other, name) for name in names if getattr(self, name) is None}
-        return replace(self, arrivals=self.arrivals or other.arrivals, **missing)
+        missing = {each.name: getattr(other, each.name) for each in fields(self) if getattr(self, each.name) is None}
+        return replace(self, **missing)
 
     @property
     def tokens_per_step(self) -> float | None:
@@ -47,15 +50,18 @@ class Paging:
             missing = ", ".join(option for option, value in options.items() if value is None)
             raise UsageError("the run does not say how it takes pages", hint=f"say it with {missing}")
         pages = (self.topup_pages or 0) if topup_pages is None else topup_pages
-        return Allocator(page_size, block, accept_length, requests or running, pages, self.arrivals)
+        return Allocator(page_size, block, accept_length, requests or running, pages, self.arrivals or 0.0)
 
 
-def paging_of(info: RunInfo) -> Paging:
-    """What `run.json` says: its workload, its switches, and the accept length that its ranks counted."""
+def paging_of(profile: Profile) -> Paging:
+    """What a run says: its workload, its switches, the accept length that its ranks counted, and who came."""
+    info = profile.info
     counted = [c["accept.length"] for c in info.counters.values() if "accept.length" in c]
     topup = info.settings.get("switch.topup_pages")
     known = Paging(
-        accept_length=fmean(counted) if counted else None, topup_pages=topup if isinstance(topup, int) else None
+        accept_length=fmean(counted) if counted else None,
+        topup_pages=topup if isinstance(topup, int) else None,
+        arrivals=_count_arrivals(profile),
     )
     workload = _workload(info)
     if workload is None:
@@ -69,6 +75,20 @@ def paging_of(info: RunInfo) -> Paging:
             arrivals=workload.requests.arrivals_per_step,
         )
     )
+
+
+def _count_arrivals(profile: Profile) -> float | None:
+    """New requests a step and rank; None where the engine kept no count of its steps.
+
+    Whoever ended is in one more result that is nobody's, and in a closed loop another takes its place.
+    """
+    steps = profile.frame("steps")
+    if steps.empty:
+        return None
+    if profile.arm is not None:
+        steps = steps[steps["arm"] == profile.arm]
+    steps = steps[(steps["processed"] > 0) & (steps["retracted"] == 0)]
+    return float((steps["running"] - steps["processed"]).clip(lower=0).mean()) if len(steps) else None
 
 
 def _workload(info: RunInfo):  # type: ignore[no-untyped-def]  # the loop's own package brings no types

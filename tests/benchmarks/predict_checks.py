@@ -1,9 +1,12 @@
 """Predictions held against runs that were left out: what `docs/predict.md` tabulates.
 
     python tests/benchmarks/predict_checks.py FOLDER
+    python tests/benchmarks/predict_checks.py --duets FOLDER
 
 FOLDER holds the profiles that the commands in docs/predict.md make. Prints a row a check: predicted figure with its
-interval, measured figure, error; and how many intervals hold the measured value.
+interval, measured figure, error; and how many intervals hold the measured value. With `--duets` they are duets of
+`control`, `control,topup_pages=0` and `topup`: the predicted arm ran in the same process, so the luck of a process,
+most of the interval, is no part of the error.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ import numpy as np
 from dflash_bench.metrics.measure import measure
 from dflash_bench.predict.allocation import Allocator
 from dflash_bench.predict.communication import measure_communication
+from dflash_bench.predict.paging import paging_of
 from dflash_bench.predict.prediction import Redraws, Scenario, predict
 from dflash_bench.predict.trace import StepTrace, read_traces
-from dflash_bench.profile import open_profile
+from dflash_bench.profile import Profile, open_profile
 
 BASES = ("base1-c", "base2-c", "base3-c")
 
@@ -59,6 +63,18 @@ def checks(traces: dict[str, list[StepTrace]]) -> Iterator[Check]:
         yield Check(f"2 ranks → {ranks}", ("short-c2",), target, scenario, ("step.period", "dp.agreement_tax"))
 
 
+def duet_checks(profiles: Sequence[Profile]) -> Iterator[tuple[Check, dict[str, list[StepTrace]]]]:
+    """From the blocks of `control` to those of the other arms of the same process."""
+    for profile in profiles:
+        control, again, topup = arms = ("control", "control,topup_pages=0", "topup")
+        traces = {arm: read_traces(profile.of_arm(arm)) for arm in arms}
+        own = paging_of(profile.of_arm(control))
+        for k, target in ((0, again), (2, topup)):
+            scenario = Scenario(1, allocator=own.allocator(topup_pages=k, requests=None))
+            names = ("alloc.step_share", "cost.prepare_for_decode", "step.period")
+            yield Check(f"{profile.info.run} → {target}", (control,), target, scenario, names, own.requests), traces
+
+
 def measured(name: str, run: str, traces: Sequence[StepTrace], folder: Path) -> float:
     """The same figure of a run that was made."""
     if name == "dp.agreement_tax":
@@ -72,11 +88,16 @@ def measured(name: str, run: str, traces: Sequence[StepTrace], folder: Path) -> 
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    traces = {p.name: read_traces(open_profile(p)) for p in sorted(folder.iterdir()) if (p / "run.json").exists()}
+    folder = Path(sys.argv[-1])
+    profiles = [open_profile(p) for p in sorted(folder.iterdir()) if (p / "run.json").exists()]
+    if "--duets" in sys.argv:
+        todo = list(duet_checks(profiles))
+    else:
+        all_traces = {profile.info.run: read_traces(profile) for profile in profiles}
+        todo = [(check, all_traces) for check in checks(all_traces)]
     hits, total = 0, 0
     print(f"{'check':36} {'figure':24} {'predicted':>10} {'90 % interval':>23} {'measured':>10} {'error':>8}")
-    for check in checks(traces):
+    for check, traces in todo:
         sources = [traces[name] for name in check.sources]
         length = Redraws(steps=min(t.num_steps for t in traces[check.target]))
         found = predict(sources, check.scenario, requests=check.requests, redraws=length)
