@@ -75,17 +75,10 @@ class Sink(Protocol):
 class NullSink:
     """Emits nothing."""
 
-    def push(self, name: str) -> None:
+    def push(self, *_text: str) -> None:
         pass
 
-    def pop(self) -> None:
-        pass
-
-    def mark(self, text: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    pop = mark = close = push
 
 
 class NvtxSink:

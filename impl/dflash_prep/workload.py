@@ -26,7 +26,7 @@ class WorkloadError(ValueError):
     """The file is no workload; the message is one sentence that names it."""
 
 
-class LengthKind(StrEnum):
+class _LengthKind(StrEnum):
     UNIFORM = "uniform"
     LOGNORMAL = "lognormal"
 
@@ -44,7 +44,7 @@ class Lengths:
 
     low: int
     high: int
-    kind: LengthKind = LengthKind.UNIFORM
+    kind: _LengthKind = _LengthKind.UNIFORM
     p50: int | None = None
     sigma: float | None = None
 
@@ -52,7 +52,7 @@ class Lengths:
         if not 1 <= self.low <= self.high:
             raise WorkloadError(f"needs 1 <= low <= high, not {self.low} and {self.high}")
         has_shape = self.p50 is not None and self.sigma is not None
-        if (self.kind is LengthKind.LOGNORMAL) != has_shape or (self.p50 is None) != (self.sigma is None):
+        if (self.kind is _LengthKind.LOGNORMAL) != has_shape or (self.p50 is None) != (self.sigma is None):
             raise WorkloadError("p50 and sigma belong to kind lognormal, and it needs both")
 
     def draw(self, random: Random) -> int:

@@ -160,7 +160,7 @@ def fill_block_table_triton(inputs: MetadataInputs, lens: torch.Tensor, out: Ver
 
 
 @dataclass(frozen=True, slots=True)
-class WindowPlan:
+class _WindowPlan:
     """Lengths with which a backend plans one kind of layer, windowed or full."""
 
     prefix_lens: torch.Tensor  # int [bs], device
@@ -170,7 +170,7 @@ class WindowPlan:
 
 def plan_window(
     prefix_lens: torch.Tensor, host_lens: torch.Tensor, T: int, window: int | None, *, host_has_block: bool
-) -> WindowPlan:
+) -> _WindowPlan:
     """Clip lengths to a sliding window; None plans a full-attention layer with the originals.
 
     `prefix_lens` int [bs] device, without the T new tokens; `host_lens` int [bs] CPU, including them if
@@ -180,7 +180,7 @@ def plan_window(
     if window is not None:
         prefix_lens = prefix_lens.clamp(max=window)
         host_lens = host_lens.clamp(max=window + block)
-    return WindowPlan(prefix_lens, host_lens, int(host_lens.sum()) - block * host_lens.numel())
+    return _WindowPlan(prefix_lens, host_lens, int(host_lens.sum()) - block * host_lens.numel())
 
 
 def dcp_local_lens(lens: torch.Tensor, n: int, rank: int, *, minimum: int = 0) -> torch.Tensor:

@@ -25,12 +25,6 @@ class Event(Protocol):
     def synchronize(self) -> None: ...
 
 
-class _EventSource(Protocol):
-    """Where a step draws its events from."""
-
-    def next(self) -> Event: ...
-
-
 class EventRing:
     """`depth` events in turn, each created on its first draw. Any `depth` consecutive draws are distinct objects."""
 
@@ -61,7 +55,9 @@ class _FreshEvents:
         return self._create()
 
 
-def event_source(depth: int, *, reuse: bool, create: Callable[[], Event] = torch.cuda.Event) -> _EventSource:
+def event_source(
+    depth: int, *, reuse: bool, create: Callable[[], Event] = torch.cuda.Event
+) -> EventRing | _FreshEvents:
     """A ring (#31698), or fresh events (legacy)."""
     return EventRing(depth, create) if reuse else _FreshEvents(create)
 
@@ -69,7 +65,7 @@ def event_source(depth: int, *, reuse: bool, create: Callable[[], Event] = torch
 class ReadDoneMailbox:
     """The latest `read_done` of one runner; taking it empties the box, so that an old record never passes for new."""
 
-    def __init__(self, events: _EventSource) -> None:
+    def __init__(self, events: EventRing | _FreshEvents) -> None:
         self._events = events
         self._pending: Event | None = None
 

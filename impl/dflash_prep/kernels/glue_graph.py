@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -127,12 +127,6 @@ class Captured(Generic[Metadata]):
     metadata: Metadata
 
 
-class Capture(Protocol):
-    """Captures a preparation without running it: `capture_cuda_graph`, or a stand-in in tests."""
-
-    def __call__(self, prepare: Callable[[], Any]) -> Captured[Any]: ...
-
-
 def capture_cuda_graph(prepare: Callable[[], Metadata]) -> Captured[Metadata]:
     """Record the kernels of `prepare` into a CUDA graph. They do not run until the first replay."""
     graph = torch.cuda.CUDAGraph()
@@ -144,7 +138,8 @@ def capture_cuda_graph(prepare: Callable[[], Metadata]) -> Captured[Metadata]:
 class GlueGraphs(Generic[Metadata]):
     """The graphs of one runner, by key. `Metadata` is a dataclass; its non-tensor fields are its host values."""
 
-    def __init__(self, capture: Capture = capture_cuda_graph) -> None:
+    def __init__(self, capture: Callable[[Callable[[], Metadata]], Captured[Metadata]] = capture_cuda_graph) -> None:
+        """`capture` records a preparation without running it."""
         self._capture = capture
         self._warm: dict[Hashable, list[Metadata]] = {}
         self._graphs: dict[Hashable, Captured[Metadata]] = {}

@@ -48,7 +48,7 @@ class _WrongRunError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class LoopOptions:
+class _LoopOptions:
     """The command line, checked. Several arms are a duet of `pairs` blocks of `block` steps each; one decodes `steps`,
     or what it is told over the sockets in `turns`.
     """
@@ -129,7 +129,7 @@ class Progress:
             self._file.close()
 
 
-def run(options: LoopOptions, place: Place) -> None:
+def run(options: _LoopOptions, place: Place) -> None:
     """Run this rank to its end and write its ledger. Raises FaultError, SettingError and _WrongRunError."""
     if options.fault is not None:
         options.fault.check(options.arms)
@@ -143,7 +143,7 @@ def run(options: LoopOptions, place: Place) -> None:
         sink.close()
 
 
-def _decode(options: LoopOptions, place: Place, stop: _StopFlag, sink: ranges.Sink) -> None:
+def _decode(options: _LoopOptions, place: Place, stop: _StopFlag, sink: ranges.Sink) -> None:
     from dflash_prep.loop.duet import Duet, Turns, shuffled_blocks
     from dflash_prep.loop.launch import join_ranks, leave_ranks, open_devices, warm_up
 
@@ -181,7 +181,7 @@ def _decode(options: LoopOptions, place: Place, stop: _StopFlag, sink: ranges.Si
         raise _WrongRunError(wrong)
 
 
-def _spec(options: LoopOptions, place: Place, arm: Arm) -> RunSpec:
+def _spec(options: _LoopOptions, place: Place, arm: Arm) -> RunSpec:
     from dflash_prep.loop.assembly import RunSpec
 
     return RunSpec(
@@ -215,7 +215,7 @@ def _build_all(specs: list[RunSpec], devices: list[DecodeDevice], joined: Ranks)
     return engines
 
 
-def _write_results(options: LoopOptions, place: Place, duet: Duet, *, interrupted: bool) -> str | None:
+def _write_results(options: _LoopOptions, place: Place, duet: Duet, *, interrupted: bool) -> str | None:
     """Steps and ledger; what was wrong with the run, None if nothing."""
     from dflash_prep.loop.counters import summarise, write_steps
     from dflash_prep.loop.ledger import Ledger
@@ -297,7 +297,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _options(arguments: argparse.Namespace) -> LoopOptions:
+_AS_GIVEN = ("block", "pairs", "turns", "seed", "out", "progress", "backend", "device", "check")
+
+
+def _options(arguments: argparse.Namespace) -> _LoopOptions:
     chosen = tuple(arms.parse_arm(text) for text in arguments.arm or ["control"])
     counts = [arguments.block, arguments.pairs, 1 if arguments.steps is None else arguments.steps]
     if arguments.seed < 0 or min(counts) < 1:
@@ -308,24 +311,16 @@ def _options(arguments: argparse.Namespace) -> LoopOptions:
         raise SettingError("--turns hands out blocks of one arm")
     if arguments.steps is not None and (len(chosen) > 1 or arguments.turns is not None):
         raise SettingError("a duet decodes --pairs blocks of --block steps; --steps is for a run of one arm")
-    return LoopOptions(
+    return _LoopOptions(
         arms=chosen,
         workload=workload.load(arguments.workload),
         steps=arguments.steps or _DEFAULT_STEPS,
-        block=arguments.block,
-        pairs=arguments.pairs,
         order_seed=arguments.seed if arguments.order_seed is None else arguments.order_seed,
-        turns=arguments.turns,
-        seed=arguments.seed,
-        out=arguments.out,
-        progress=arguments.progress,
-        backend=arguments.backend,
-        device=arguments.device,
-        check=arguments.check,
         verify=arguments.verify or arguments.plant is not None,
         fault=None if arguments.plant is None else Fault.parse(arguments.plant),
         delay=None if arguments.delay is None else Delay.parse(arguments.delay),
         model=ModelKind(arguments.model),
+        **{name: getattr(arguments, name) for name in _AS_GIVEN},
     )
 
 

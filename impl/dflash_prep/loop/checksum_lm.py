@@ -20,7 +20,7 @@ MASK_ID = VOCAB
 """The KV of a mask token at position p is MASK_ID + p: never a token, and different at every position."""
 
 
-class Layout(NamedTuple):
+class _Layout(NamedTuple):
     """How a view finds slots: entry `column // page_size` of a row is a page. `rows` None: request i has row i."""
 
     table: torch.Tensor
@@ -42,8 +42,8 @@ class TableView:
     lens: torch.Tensor
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.table, self.pool_indices, 1)
+    def layout(self) -> _Layout:
+        return _Layout(self.table, self.pool_indices, 1)
 
     def slots(self, columns: torch.Tensor) -> torch.Tensor:
         """Slots int64 [bs, n] of `columns` int64 [bs, n]; the dummy slot 0 for columns outside [0, lens)."""
@@ -65,8 +65,8 @@ class PageTableView:
     page_size: int
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.block_table, None, self.page_size)
+    def layout(self) -> _Layout:
+        return _Layout(self.block_table, None, self.page_size)
 
     def slots(self, columns: torch.Tensor) -> torch.Tensor:
         """As `TableView.slots`."""

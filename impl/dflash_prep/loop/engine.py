@@ -23,7 +23,7 @@ from dflash_prep.loop.running import EngineParts, RunningBatch
 from dflash_prep.loop.sequences import Sequence
 from dflash_prep.loop.worker import StepInputs, Worker
 from dflash_prep.ranges import Range, span
-from dflash_prep.state.decode_prep import DecodePrep
+from dflash_prep.state.decode_prep import DecodePrep, Reservation
 from dflash_prep.state.draft_input import DraftInput
 from dflash_prep.state.lifetime import commit_accepted, release
 from dflash_prep.state.request import ceil_to
@@ -104,26 +104,21 @@ class Engine:
             launched = self._launch(step, agreed)
             self.prep.examine_device()
             self.parts.device.war_barrier()
-        committed, processed = self._process(self.in_flight)
+        processed = self._process(self.in_flight)
         self.in_flight = launched
+        return self._row(step, started, reservation, processed, retracted), agreed.stop
+
+    def _row(
+        self, step: int, started: int, reservation: Reservation | None, processed: tuple[int, int], retracted: int
+    ) -> StepRow:
+        """What the step did; its period is known when it is over."""
         free = PoolTokens.free(self.parts.pools.allocator)
-        allocated = 0 if reservation is None else reservation.watermark.num_needed
-        row = StepRow(
-            step=step,
-            start_ns=started,
-            period_ns=0,  # known when the step is over
-            running=len(self.running),
-            committed_tokens=committed,
-            processed=processed,
-            allocated_tokens=allocated,
-            free_tokens=free.full,
-            swa_free_tokens=free.swa,
-            topup_pages=self._pages_beyond_need() if allocated else None,
-            guard_ratio=reservation.guard.ratio if allocated else None,
-            retracted=retracted,
-            topup_refused=int(reservation is not None and reservation.guard.decision is TopUpDecision.SHORT),
-        )
-        return row, agreed.stop
+        row = StepRow(step, started, 0, len(self.running), *processed, 0, *free, None, None, retracted)
+        if reservation is not None and reservation.watermark.num_needed:
+            row.allocated_tokens = reservation.watermark.num_needed
+            row.topup_pages, row.guard_ratio = self._pages_beyond_need(), reservation.guard.ratio
+            row.topup_refused = int(reservation.guard.decision is TopUpDecision.SHORT)
+        return row
 
     def _pages_beyond_need(self) -> int:
         page_size, pages = self.parts.pools.allocator.page_size, 0

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from dflash_prep.loop.agreement import Agreement
-from dflash_prep.loop.counters import PoolTokens, StepRow
+from dflash_prep.loop.counters import StepRow
 from dflash_prep.loop.engine import Engine
 from dflash_prep.loop.oracle import StepResult
 from dflash_prep.loop.running import EngineParts, RunningBatch
@@ -25,7 +25,6 @@ from dflash_prep.state.batch import DecodeBatch
 from dflash_prep.state.host_pages import is_any, total
 from dflash_prep.state.lifetime import release
 from dflash_prep.state.request import Request
-from dflash_prep.state.topup import TopUpDecision
 
 
 @dataclass(slots=True, eq=False)
@@ -175,16 +174,9 @@ class FloorEngine(Engine):
             result = self.worker.launch(of_rows, self._dp_counts(agreed), rows.unwritten(), padded)
             launched = _GraphInFlight(step, sequences, of_rows, running.lives, result)
             self.prep.examine_device()
-        committed, processed = self._process(self.in_flight)
+        processed = self._process(self.in_flight)
         self.in_flight = launched
-        free = PoolTokens.free(self.parts.pools.allocator)
-        num = len(running.sequences)
-        row = StepRow(step, started, 0, num, committed, processed, 0, free.full, free.swa, None, None, retracted)
-        if reservation is not None and reservation.watermark.num_needed:
-            row.allocated_tokens = reservation.watermark.num_needed
-            row.topup_pages, row.guard_ratio = self._pages_beyond_need(), reservation.guard.ratio
-            row.topup_refused = int(reservation.guard.decision is TopUpDecision.SHORT)
-        return row, agreed.stop
+        return self._row(step, started, reservation, processed, retracted), agreed.stop
 
     def _agree(self, wants_stop: bool) -> Agreement:
         """As Engine._agree; over NCCL beside the one stream, or the host would wait there for the step in flight."""

@@ -19,7 +19,7 @@ from dflash_prep.state.pools import KVPools
 from dflash_prep.state.request import Request
 from dflash_prep.state.reservation import Watermark
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -57,12 +57,12 @@ class ConsistencyCheck:
         self.checks += 1
         if not is_good:
             self.bad += 1
-            logger.error("allocation check %d failed: %d requests, %d new", self.checks, bs, num_new)
+            _logger.error("allocation check %d failed: %d requests, %d new", self.checks, bs, num_new)
 
     def blame(self, row: int) -> None:
         """The device's row differs from the host's after the step checked last."""
         self.bad += 1
-        logger.error("after allocation check %d row %d differs on the device", self.checks, row)
+        _logger.error("after allocation check %d row %d differs on the device", self.checks, row)
 
 
 def audit_pages(allocator: PagedAllocator, held: Iterable[torch.Tensor]) -> None:

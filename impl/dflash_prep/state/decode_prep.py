@@ -29,7 +29,7 @@ from dflash_prep.state.staging import FILLS, Fill, LengthBuffers, StagingRing
 from dflash_prep.state.swa_eviction import SWAEviction, maybe_evict_swa
 from dflash_prep.state.topup import MAX_TOPUP_PAGES, TopUp, TopUpGuard, topup_from_environment
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class DecodePrep:
         self.ring = StagingRing(self.device, make_event) if options.fill is Fill.RING else None
         self.consistency = ConsistencyCheck() if options.check else None
         if is_hisparse and options.topup_pages and options.is_topup_explicit:
-            logger.warning("the page top-up is skipped: a HiSparse host pool is sized by what is allocated")
+            _logger.warning("the page top-up is skipped: a HiSparse host pool is sized by what is allocated")
 
     def prepare(self, batch: DecodeBatch) -> Reservation | None:
         """`prepare_for_decode`: reserve KV for the next step of every request; None, nothing changed, if there is none.

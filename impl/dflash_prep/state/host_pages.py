@@ -17,6 +17,7 @@ import torch
 from dflash_prep.errors import MisalignedSegmentError, OutOfPagesError, PageAccountingError
 from dflash_prep.kernels.page_rows import PageEntries, write_pages
 from dflash_prep.state.hisparse_allocator import HiSparseAllocator
+from dflash_prep.state.paged_allocator import PagedAllocator
 from dflash_prep.state.pools import KVPools
 from dflash_prep.state.req_to_token import ReqToTokenPool
 from dflash_prep.state.request import KVState, Request
@@ -56,8 +57,8 @@ class PageRun:
         return slots.ravel()[: self.length].tolist()
 
 
-class HostPagedAllocator:
-    """A free list of pages on the host; `PagedAllocator` says what need_sort and debug mean.
+class HostPagedAllocator(PagedAllocator):
+    """`PagedAllocator` with its free list on the host; pages are taken with `take` instead of `alloc`.
 
     The list lies at the end of a buffer as large as the pool: taking from the front moves its start forward, giving
     back in front moves it back, and nothing else moves.
@@ -69,9 +70,7 @@ class HostPagedAllocator:
         self.need_sort, self.debug = need_sort, debug
         self._buffer = np.arange(1, self.num_pages + 1, dtype=np.int64)
         self._start = 0
-        self.staged_pages: list[np.ndarray] = []
-        self.num_staged = 0
-        self._group: list[np.ndarray] | None = None
+        self.staged_pages, self.num_staged, self._group = [], 0, None
 
     @property
     def free_pages(self) -> np.ndarray:
@@ -85,10 +84,6 @@ class HostPagedAllocator:
     def available_size(self) -> int:
         """As PagedAllocator.available_size."""
         return (self.num_pages - self._start + self.num_staged) * self.page_size
-
-    def shortfall(self, demand: int) -> tuple[int, int]:
-        """As PagedAllocator.shortfall."""
-        return max(0, demand - self.available_size()), 0
 
     def take(self, count: int, margin: int = 0) -> np.ndarray | None:
         """`count` pages from the front; None when short. Parked pages are sorted in where `count + margin` is short.
@@ -118,37 +113,13 @@ class HostPagedAllocator:
         if len(run):
             self.release(run.pages.astype(np.int64))
 
-    def release(self, pages: np.ndarray) -> None:
-        """Give pages back, or defer that to the end of the open group. `pages` must own its memory."""
-        if self._group is not None:
-            self._group.append(pages)
-            return
-        if self.debug:
-            known = np.concatenate([self.free_pages, *self.staged_pages, pages])
-            if len(np.unique(known)) < len(known) or pages.min() < 1 or pages.max() > self.num_pages:
-                raise PageAccountingError(f"pages freed twice or not of this pool: {pages.tolist()}")
-        if self.need_sort:
-            self.staged_pages.append(pages)
-            self.num_staged += len(pages)
-            return
+    _concatenate = staticmethod(np.concatenate)
+
+    def _put_in_front(self, pages: np.ndarray) -> None:
         if len(pages) > self._start:
             raise PageAccountingError(f"{len(pages)} pages are given back, and only {self._start} were taken")
         self._start -= len(pages)
         self._buffer[self._start : self._start + len(pages)] = pages
-
-    def free_group_begin(self) -> None:
-        """As PagedAllocator.free_group_begin."""
-        if self._group is not None:
-            raise PageAccountingError("a free group is open already")
-        self._group = []
-
-    def free_group_end(self) -> None:
-        """As PagedAllocator.free_group_end."""
-        if self._group is None:
-            raise PageAccountingError("no free group is open")
-        group, self._group = self._group, None
-        if group:
-            self.release(np.concatenate(group))
 
     @staticmethod
     def join(runs: Sequence[PageRun]) -> PageRun:

@@ -36,13 +36,9 @@ class HostPrep:
         self.rows: HostRows = pools.rows
         self.page_size, self.reserve = pools.allocator.page_size, options.reserve
         self.consistency = ConsistencyCheck() if options.check else None
-        topup_is_off = {
-            TopUpDecision.OFF: options.topup_pages == 0,
-            TopUpDecision.PAGE_SIZE_ONE: self.page_size == 1,
-            TopUpDecision.HISPARSE: isinstance(pools.allocator, HiSparseAllocator),
-        }
-        self.always_evicts = topup_is_off[TopUpDecision.HISPARSE]
-        self.no_topup = next((reason for reason, holds in topup_is_off.items() if holds), None)
+        self.always_evicts = isinstance(pools.allocator, HiSparseAllocator)
+        topup = TopUp(options.topup_pages, self.page_size, self.reserve, pools.rows.row_width, self.always_evicts)
+        self.no_topup = topup.off
         self.page_cap = pools.rows.row_width // self.page_size
         self.swa = options.swa if isinstance(pools.allocator, SWAAllocator) else None
         self._of: torch.Tensor | None = None  # the batch's row indices that the following belong to

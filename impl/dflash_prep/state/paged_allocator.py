@@ -97,7 +97,7 @@ class PagedAllocator:
 
     def free(self, slots: torch.Tensor) -> None:
         """Free every page that a slot lies in: the legacy way, a sync, as only the device knows how many pages."""
-        self._release(torch.unique(slots // self.page_size))
+        self.release(torch.unique(slots // self.page_size))
 
     def free_segment(self, slots: torch.Tensor, start_pos: int, *, has_window: bool = True) -> None:
         """Free the pages of a run of row columns [start_pos, start_pos + len(slots)), without asking the device.
@@ -113,7 +113,7 @@ class PagedAllocator:
 
     def free_pages_of(self, slots: torch.Tensor) -> None:
         """Free the page of each of these slots, one slot per page."""
-        self._release(slots.to(torch.int64) // self.page_size)
+        self.release(slots.to(torch.int64) // self.page_size)
 
     join = staticmethod(torch.cat)
     """One run of several cached ones, whole pages each."""
@@ -130,10 +130,10 @@ class PagedAllocator:
             raise PageAccountingError("no free group is open")
         group, self._group = self._group, None
         if group:
-            self._release(torch.cat(group))
+            self.release(self._concatenate(group))
 
-    def _release(self, pages: torch.Tensor) -> None:
-        """`pages` owns its memory (it is computed from the slots), so the row it came from may be rewritten at once."""
+    def release(self, pages: torch.Tensor) -> None:
+        """Give pages back, or defer that to the end of the open group. `pages` must own its memory."""
         if self._group is not None:
             self._group.append(pages)
             return
@@ -143,7 +143,12 @@ class PagedAllocator:
             self.staged_pages.append(pages)
             self.num_staged += pages.shape[0]
         else:
-            self.free_pages = torch.cat([pages, self.free_pages])
+            self._put_in_front(pages)
+
+    _concatenate = staticmethod(torch.cat)
+
+    def _put_in_front(self, pages: torch.Tensor) -> None:
+        self.free_pages = torch.cat([pages, self.free_pages])
 
     def _check_last_loc(self, spans: RowSpans, last_loc: torch.Tensor) -> None:
         wrong = (last_loc + 1) % self.page_size != spans.start % self.page_size
@@ -151,6 +156,6 @@ class PagedAllocator:
             raise PageAccountingError(f"last_loc and old length are at different places of a page: {wrong.tolist()}")
 
     def _check_not_free(self, pages: torch.Tensor) -> None:
-        known = torch.cat([self.free_pages, *self.staged_pages, pages])
-        if len(known.unique()) != len(known) or bool((pages < 1).any()) or bool((pages > self.num_pages).any()):
+        known = self._concatenate([self.free_pages, *self.staged_pages, pages]).tolist()
+        if len(set(known)) != len(known) or int(pages.min()) < 1 or int(pages.max()) > self.num_pages:
             raise PageAccountingError(f"pages freed twice or not of this pool: {pages.tolist()}")

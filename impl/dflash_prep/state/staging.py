@@ -126,19 +126,11 @@ class LengthBuffers:
         return cur.copy_(lens.cur, non_blocking=True), nxt.copy_(lens.nxt, non_blocking=True)
 
 
-class _CopyEvent(Protocol):
-    """What a checking ring asks of a CUDA event."""
-
-    def record(self) -> None: ...
-
-    def query(self) -> bool: ...
-
-
 class _Slot:
     def __init__(self, capacity: int, *, pinned: bool) -> None:
         self.committed = torch.empty(capacity, dtype=torch.int64)
         self.lens = torch.empty((2, capacity), dtype=torch.int32, pin_memory=pinned)
-        self.copied: _CopyEvent | None = None
+        self.copied: torch.cuda.Event | None = None
 
 
 class StagingRing:
@@ -151,7 +143,7 @@ class StagingRing:
                  done
     """
 
-    def __init__(self, device: torch.device, make_event: Callable[[], _CopyEvent] | None = None) -> None:
+    def __init__(self, device: torch.device, make_event: Callable[[], torch.cuda.Event] | None = None) -> None:
         self.device = device
         self.make_event = make_event
         self.num_copies = self.num_skipped = 0

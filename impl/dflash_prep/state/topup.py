@@ -92,7 +92,7 @@ class TopUp:
 
         With a guard that does not pass, the watermark returned is `base` itself.
         """
-        skipped = self._skipped(base)
+        skipped = TopUpDecision.NO_ALLOCATION if base.num_needed == 0 else self.off
         top = base if skipped else self._raised(reqs, base)
         extra = top.num_needed - base.num_needed
         bound = base.num_needed + extra + len(reqs) * self.page_size + GUARD_MARGIN * extra
@@ -100,9 +100,9 @@ class TopUp:
         guard = TopUpGuard(base.num_needed, extra, free, bound, decision)
         return (top if decision is TopUpDecision.TAKEN else base), guard
 
-    def _skipped(self, base: Watermark) -> TopUpDecision | None:
-        if base.num_needed == 0:
-            return TopUpDecision.NO_ALLOCATION
+    @property
+    def off(self) -> TopUpDecision | None:
+        """Why no step ever tops up; None if steps may."""
         if self.pages == 0:
             return TopUpDecision.OFF
         if self.page_size == 1:

@@ -8,16 +8,8 @@ history, and without the list would have to fetch the indices from the device.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
-
-
-class FilterableDraftInput(Protocol):
-    """The scheduler's side of every draft input."""
-
-    def filter_batch(self, new_indices: torch.Tensor, new_indices_cpu: list[int] | None = None) -> None:
-        """Keep these rows, ascending: [kept] int64 device, and the same as a host list when the scheduler has it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +27,7 @@ class EagleDraftInput:
     hidden_states: torch.Tensor
 
     def filter_batch(self, new_indices: torch.Tensor, new_indices_cpu: list[int] | None = None) -> None:
-        """As the protocol says. The list is taken and not needed: nothing here lies on the host."""
+        """As DraftInput.filter_batch. The list is taken and not needed: nothing here lies on the host."""
         for name in ("topk_p", "topk_index", "verified_ids", "hidden_states"):
             setattr(self, name, getattr(self, name)[new_indices])
 
@@ -47,6 +39,6 @@ class NgramDraftInput:
     histories: list[list[int]]
 
     def filter_batch(self, new_indices: torch.Tensor, new_indices_cpu: list[int] | None = None) -> None:
-        """As the protocol says. Without the host list the indices are fetched from the device, and the host waits."""
+        """As DraftInput.filter_batch. Without the host list the indices are fetched from the device, and the host waits."""
         keep = new_indices.tolist() if new_indices_cpu is None else new_indices_cpu
         self.histories = [self.histories[row] for row in keep]

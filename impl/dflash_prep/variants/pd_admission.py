@@ -10,12 +10,12 @@ from dflash_prep.state.request import Request
 from dflash_prep.state.swa_allocator import SWAAllocator
 from dflash_prep.state.swa_eviction import check_evict_floor
 
-DEFAULT_RESERVED_DECODE_TOKENS = 512
+_DEFAULT_RESERVED_DECODE_TOKENS = 512
 """`--num-reserved-decode-tokens`: kept free per running request."""
 
 
 def admissible_tokens(
-    pools: KVPools, num_running: int, reserved_decode_tokens: int = DEFAULT_RESERVED_DECODE_TOKENS
+    pools: KVPools, num_running: int, reserved_decode_tokens: int = _DEFAULT_RESERVED_DECODE_TOKENS
 ) -> int:
     """Free tokens less the reserve for those who run; below zero when the reserve is not covered.
 
