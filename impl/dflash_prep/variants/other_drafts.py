@@ -39,6 +39,6 @@ class NgramDraftInput:
     histories: list[list[int]]
 
     def filter_batch(self, new_indices: torch.Tensor, new_indices_cpu: list[int] | None = None) -> None:
-        """As DraftInput.filter_batch. Without the host list the indices are fetched from the device, and the host waits."""
+        """As DraftInput.filter_batch. Without the host list the indices come from the device, and the host waits."""
         keep = new_indices.tolist() if new_indices_cpu is None else new_indices_cpu
         self.histories = [self.histories[row] for row in keep]
