@@ -252,12 +252,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """Everything that was measured of one run."""
+    """Everything that was measured of one run. ``step``: the range that its steps are; empty where nothing says it."""
 
     info: RunInfo
     metrics: tuple[Metric, ...]
     tables: tuple[Table, ...]
     findings: tuple[Finding, ...]
+    step: str = ""
 
     def find(self, name: str, rank: int | None) -> Metric | None:
         """The metric of that name and rank, or None."""

@@ -129,6 +129,7 @@ def _write(path: Path, found: RunMetrics) -> None:
         "metrics": [[*_about(m), *places[k]] for k, m in enumerate(found.metrics)],
         "tables": [[t.name, t.columns, t.rows] for t in found.tables],
         "findings": [dataclasses.astuple(f) for f in found.findings],
+        "step": found.step,
     }
     text = json.dumps(header).encode()
     begin = len(_MAGIC) + 24 + len(text)
@@ -168,6 +169,7 @@ def _read(path: Path, profile: Profile) -> RunMetrics | None:
         metrics=tuple(_metric(each, whole) for each in raw["metrics"]),
         tables=tuple(Table(name, tuple(columns), tuple(map(tuple, rows))) for name, columns, rows in raw["tables"]),
         findings=tuple(Finding(*each) for each in raw["findings"]),
+        step=raw["step"],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -123,7 +123,12 @@ def _measure(profile: Profile, reading: Reading, workers: Workers) -> RunMetrics
         metrics=tuple(sorted(metrics, key=_order)),
         tables=tuple(t for t in tables if t.rows),
         findings=tuple(sorted({*info.findings, *findings}, key=_finding_order)),
+        step=_step(by_rank.values()),
     )
+
+
+def _step(each: Iterable[ProcessMeasurements]) -> str:
+    return next((part.step for part in each if part.num_steps), "")
 
 
 def _drop_whole_captures(by_rank: _ByRank) -> None:
@@ -149,8 +154,15 @@ def _of_cores(found: Sequence[Measurements], taken: set[str]) -> Iterator[Metric
         yield metric_of(own, None, _as_one(name, same))
 
 
-def _finding_order(found: Finding) -> tuple[str, int, int, str]:
-    return found.code, -1 if found.rank is None else found.rank, found.count, found.text
+def _finding_order(found: Finding) -> tuple[bool, str, int, int, str]:
+    # what lies in a process that is no rank explains what is missing elsewhere
+    return (
+        found.code != "process_unassigned",
+        found.code,
+        -1 if found.rank is None else found.rank,
+        found.count,
+        found.text,
+    )
 
 
 def _order(found: Metric) -> tuple[int, str, int]:
@@ -191,7 +203,7 @@ def _joined(processes: Sequence[ProcessInfo], each: Sequence[ProcessMeasurements
     )
     agreements = next((part.agreements for part in each if part.agreements is not None), None)
     num_steps, time = sum(part.num_steps for part in each), sum(part.time for part in each)
-    return ProcessMeasurements(found, num_steps, time, agreements)
+    return ProcessMeasurements(found, _step(each), num_steps, time, agreements)
 
 
 def _rank_findings(processes: Sequence[ProcessInfo], each: Sequence[ProcessMeasurements]) -> Iterator[Finding]:

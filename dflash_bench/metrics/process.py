@@ -50,9 +50,11 @@ METERS: tuple[Meter, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ProcessMeasurements:
-    """What one process gave. ``time``: that of all its steps, ns; without steps that of the capture."""
+    """What one process gave. ``step``: the range that its steps are. ``time``: that of all its steps, ns; without steps
+    that of the capture."""
 
     found: Measurements
+    step: str
     num_steps: int
     time: int
     agreements: Agreements | None
@@ -77,4 +79,4 @@ def measure_process(
     for measure in METERS:
         measure(view, found)
     time = int((view.scope.end - view.scope.start).sum())
-    return ProcessMeasurements(found, len(view.steps), time, agreements_of(view))
+    return ProcessMeasurements(found, reading.step, len(view.steps), time, agreements_of(view))

@@ -193,7 +193,9 @@ def _basis(sides: Sides) -> str:
         runs = f"{num[0]} process{'es' * (num[0] != 1)} × {' and '.join(map(str, sorted(pairs)))} pairs of blocks"
     else:
         runs = "one run a side" if num == (1, 1) else f"{num[0]} + {num[1]} runs"
-    parts = [_machine(base, candidate), _same(base.workload, candidate.workload), runs, _steps(sides), _tracing(sides)]
+    engine = _same(*(engine_name(info) for info in (base, candidate) if _engine(info)[0]))
+    parts = [engine, _machine(base, candidate), _same(base.workload, candidate.workload)]
+    parts += [runs, _steps(sides), _tracing(sides)]
     return "on " + ", ".join(p for p in parts if p)
 
 
@@ -209,8 +211,24 @@ def _machine(base: RunInfo, candidate: RunInfo) -> str:
     return f"{device} × {' and '.join(str(n) for n in sorted(num))}"
 
 
-def _same(base: str | None, candidate: str | None) -> str:
-    return " and ".join(dict.fromkeys(value for value in (base, candidate) if value))
+def _same(*values: str | None) -> str:
+    return " and ".join(dict.fromkeys(value for value in values if value))
+
+
+_ENGINES = {"sglang": "SGLang", "vllm": "vLLM"}
+
+
+def engine_name(info: RunInfo) -> str:
+    """What ran, with its version, as far as the capture says so."""
+    if "steps_asked" in info.settings:
+        return "the built-in loop"
+    name, version = _engine(info)
+    return f"{_ENGINES.get(name, name)} {version}".strip()
+
+
+def _engine(info: RunInfo) -> tuple[str, str]:
+    name, _, version = str(info.settings.get("engine", "")).partition(" ")
+    return name, version.removeprefix("unknown")
 
 
 def _steps(sides: Sides) -> str:
@@ -225,7 +243,9 @@ def _steps(sides: Sides) -> str:
     if not found:
         return ""
     few, most = min(found), max(found)
-    return f"{few:,} steps each" if few == most else f"{few:,} to {most:,} steps each"
+    what = f"{few:,} steps each" if few == most else f"{few:,} to {most:,} steps each"
+    ranges = {run.step for run in runs if _engine(run.info)[0]}
+    return f"{what} (the range {_same(*ranges)})" if ranges else what
 
 
 def _tracing(sides: Sides) -> str:
@@ -254,7 +274,7 @@ def run_headline(run: RunMetrics, reading: Reading | None = None) -> Headline:
     """Whether the GPU waits for the host, for what, and what engine and what step that is about."""
     info, reading = run.info, reading or Reading()
     step = pooled(run, "step.period")
-    basis = _about(info, reading, 0 if step is None else step.n + max(len(info.ranks), 1))
+    basis = _about(info, run.step or reading.step, 0 if step is None else step.n + max(len(info.ranks), 1))
     if step is None:
         return Headline(Tone.OPEN, _without_steps(run, reading), tuple(_dry_for(run)), basis)
     period = float(step.values.mean())
@@ -309,11 +329,12 @@ def _mean(run: RunMetrics, name: str) -> float | None:
     return None if found is None else float(found.values.mean())
 
 
-def _about(info: RunInfo, reading: Reading, num_steps: int) -> str:
-    engine = "the built-in loop" if "steps_asked" in info.settings else ""
-    named = (f"arm {info.arm}" if info.arm else "", f"workload {info.workload}" if info.workload else "")
+def _about(info: RunInfo, step_range: str, num_steps: int) -> str:
+    engine = engine_name(info)
+    arm = f"arm {info.arm}" if info.arm and info.arm != _engine(info)[0] else ""
+    named = (arm, f"workload {info.workload}" if info.workload else "")
     ranks = len(info.ranks)
-    step = f"a step is the range {reading.step}, {num_steps:,} of them" if num_steps else ""
+    step = f"a step is the range {step_range}, {num_steps:,} of them" if num_steps else ""
     machine = f"{info.device or 'an unknown device'} × {ranks}"
     return ", ".join(p for p in (engine, *named, machine, step) if p)
 

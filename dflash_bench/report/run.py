@@ -73,12 +73,19 @@ def _shown(run: RunMetrics, detail: Detail, is_ranked: bool) -> list[Metric]:
 
 def _screen_sheet(run: RunMetrics) -> Sheet:
     """The figures that answer first, over all ranks."""
-    found = [m for name in KEY_METRICS if (m := pooled(run, name)) is not None]
+    found = [m for name in KEY_METRICS for m in _of_all_ranks(run, name)]
     if not steps_of(run):
         found += [m for name in _WITHOUT_STEPS if (m := pooled(run, name)) is not None]
         found += _longest_ranges(run)
     rows = tuple((m.name, *_readable(m)) for m in found)
     return Sheet("", ("metric", "n", "p50 / value", "p90", "p99", "mean", "unit"), rows, ("metric", "unit"))
+
+
+def _of_all_ranks(run: RunMetrics, name: str) -> list[Metric]:
+    """The metric, or where ranks agree several times in a step that of each time."""
+    if (found := pooled(run, name)) is not None:
+        return [found]
+    return [m for m in run.metrics if m.rank is None and m.name.startswith("dp.") and m.name.startswith(f"{name}@")]
 
 
 def _longest_ranges(run: RunMetrics) -> list[Metric]:

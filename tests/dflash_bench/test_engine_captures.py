@@ -14,7 +14,8 @@ import pytest
 
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.measure import measure
-from dflash_bench.model import RunMetrics
+from dflash_bench.model import RunMetrics, Sides
+from dflash_bench.report.headline import run_headline, sides_headline
 
 CAPTURES = Path(os.environ.get("DFLASH_CAPTURES", Path(__file__).parents[3] / "shared" / "captures"))
 BS36, GPU_BOUND = "dflash_bs36", "dflash_bs36_gpu_bound"
@@ -127,3 +128,27 @@ def test_kinds_of_steps_are_stated_only_where_something_tells_them(measured, nam
 )
 def test_the_engine_is_told_by_the_titles_of_its_processes(measured, name, engine):
     assert measured(name).info.settings.get("engine") == engine
+
+
+@pytest.mark.parametrize(
+    ("name", "basis"),
+    [
+        (BS36, "SGLang, NVIDIA H200 × 1, a step is the range decode_step, 170 of them"),
+        ("cpu_own_nvtx", "SGLang, no GPU traced × 1, a step is the range scheduler.run_batch, 104 of them"),
+        ("cpu_dp2", "SGLang, no GPU traced × 2, a step is the range decode_step, 208 of them"),
+        ("vllm_tp2", "vLLM, no GPU traced × 2, a step is the range decode_step, 212 of them"),
+    ],
+)
+def test_the_first_lines_say_what_the_engine_and_what_a_step_is(measured, name, basis):
+    assert run_headline(measured(name)).basis == basis
+
+
+def test_a_comparison_says_it_too(measured):
+    sides = Sides((measured(BS36),), (measured(GPU_BOUND),))
+    basis = sides_headline(sides, None).basis
+    assert basis == "on SGLang, NVIDIA H200 × 1, one run a side, 120 to 170 steps each (the range decode_step)"
+
+
+def test_ranges_of_a_process_that_is_no_rank_are_the_first_warning(measured):
+    found = measured("vllm_tp2").findings
+    assert (found[0].code, found[0].count) == ("process_unassigned", 1988)
