@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-END_S = 30.0
+_PATIENCE_S = 30.0
 """How long a process is given before vLLM goes on to kill it."""
 
 
-def end_in_order(procs: Any, *_: Any, **__: Any) -> None:
+def end_processes(procs: Any, *_: Any, **__: Any) -> None:
     """Asks processes to end as vLLM does next, and waits until they have."""
     for process in procs:
         if process.is_alive():
@@ -19,6 +19,6 @@ def end_in_order(procs: Any, *_: Any, **__: Any) -> None:
 
 def wait_for(worker_procs: Any, *_: Any, **__: Any) -> None:
     """Waits for processes that have been told to end."""
-    until = time.monotonic() + END_S
+    until = time.monotonic() + _PATIENCE_S
     for process in worker_procs:
         process.join(max(0.0, until - time.monotonic()))
