@@ -26,12 +26,13 @@ from dflash_bench.gate.attribution import Culprit, attribute
 from dflash_bench.gate.policy import OnInconclusive, Policy
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.model import Design, Finding, Judgement, Judgements, MetricKey, RunMetrics, Sides, Verdict
+from dflash_bench.session import commit_of
 from dflash_bench.stats.composition import unlike_steps
 from dflash_bench.stats.verdict import judge
 
 _LOOKS = 2
 _MIN_RUNS, _MIN_PROCESSES = 3, 2
-_SAME_MACHINE = ("device", "driver", "cpu", "cores", "commit")
+_SAME_MACHINE = ("device", "driver", "cpu", "cores")
 
 
 class Answer(StrEnum):
@@ -114,6 +115,9 @@ def _require_alike(sides: Sides, more: Sides) -> None:
         ]
         if len(after) > len(before) and apart:
             raise DataError("; ".join(d.finding.text for d in apart))
+        commits = {commit for run in after if (commit := commit_of(run.info)) is not None}
+        if len(after) > len(before) and len(commits) > 1:
+            raise DataError(f"the further runs are of another commit: {' and '.join(sorted(commits))}")
 
 
 def decide(sides: Sides, policy: Policy, rate: float, reading: Reading | None = None) -> Decision:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
@@ -26,6 +27,7 @@ from dflash_bench.run.record import RunCapture, RunInterruptedError, record, rec
 from dflash_bench.run.request import request_of
 from dflash_bench.run.turns import TurnTaking
 from dflash_bench.run.versions import CodeVersion, two_versions
+from dflash_bench.session import session_settings
 
 if TYPE_CHECKING:
     from dflash_bench.profile import Profile
@@ -267,6 +269,7 @@ class _Maker:
             "repeat": run.repeat,
             "position": run.position,
             **host_settings(),
+            **session_settings(_loop_folder()),
         }
         if ledgers := capture.ledgers:
             first = ledgers[0]
@@ -278,6 +281,12 @@ class _Maker:
             settings |= {f"switch.{key}": value for key, value in first.switch_settings()}
             settings |= {f"version.{key}": value for key, value in sorted(first.versions.items())}
         return settings
+
+
+def _loop_folder() -> Path | None:
+    """Where the code of the loop lies, whose commit a run is of."""
+    found = find_spec("dflash_prep")
+    return Path(found.origin).parent if found is not None and found.origin is not None else None
 
 
 def _with_place(error: _E, before: Path, after: Path | None) -> _E:

@@ -17,6 +17,7 @@ from dflash_bench.capture.supervise import ChildEnd
 from dflash_bench.errors import BenchError, CaptureError, UsageError, quoted
 from dflash_bench.findings import finding
 from dflash_bench.model import Finding
+from dflash_bench.session import session_settings
 
 if TYPE_CHECKING:
     from dflash_bench.profile import Profile
@@ -138,7 +139,7 @@ def _ingest(run: ProgramRun, files: list[Path], folder: Path) -> Profile:
         run=run.name,
         arm=run.arm,
         workload=run.workload,
-        settings={**host_settings(), **gpu_settings()},
+        settings={**host_settings(), **gpu_settings(), **session_settings()},
         captures=None if run.is_discarding else folder,
         findings=_killed(folder),
     )

@@ -119,6 +119,27 @@ def test_the_budget_is_the_limit_and_nothing_is_asked_twice():
     assert maker.asked == [2]
 
 
+def test_further_runs_of_another_commit_leave_the_decision_as_it_was():
+    def of(run, commit):
+        return replace(run, info=replace(run.info, settings={**run.info.settings, "commit": commit}))
+
+    short = sides(QUIET, 5, 1)
+    short = replace(short, candidate=tuple(of(run, "aaa") for run in short.candidate))
+    maker = Maker(short, QUIET)
+
+    def again(num, commit):
+        more = maker(num)
+        return replace(
+            more, candidate=tuple(r if "commit" in r.info.settings else of(r, commit) for r in more.candidate)
+        )
+
+    found = run_gate(short, ONLY_STEP, lambda num: again(num, "bbb"))
+    assert (found.outcome, found.reruns) == (Answer.INCONCLUSIVE, 0)
+    (told,) = [f for f in found.findings if f.code == "further_runs"]
+    assert "another commit: aaa and bbb" in told.text
+    assert run_gate(short, ONLY_STEP, lambda num: again(num, "aaa")).outcome is Answer.PASS
+
+
 def test_peeking_once_does_not_make_it_cry_wolf():
     """Base and candidate alike, further runs whenever it wishes: at most 5 % of 200 gates fail."""
     failed = 0

@@ -16,12 +16,14 @@ from fake_nvidia_smi import H200, install
 from stored_texts import stored_words
 from typer.testing import CliRunner
 
+import dflash_prep
 from dflash_bench.capture import choice, nsys
 from dflash_bench.cli import app
 from dflash_bench.ingest.nsys.source import open_export
 from dflash_bench.layout import Events, StepTable
 from dflash_bench.model import Recorder
 from dflash_bench.profile import open_profile
+from dflash_bench.session import session_settings
 
 pytest.importorskip("torch", reason="the decode loop needs the extra [impl]")
 
@@ -58,6 +60,8 @@ def test_two_ranks_with_the_built_in_recorder_end_as_a_whole_profile(tmp_path: P
     assert info.settings["steps"] == 12
     assert info.settings["switch.topup_pages"] == 2
     assert info.settings["model"] == "torch", "the kernels that a machine without a GPU decodes with"
+    session = session_settings(Path(dflash_prep.__file__).parent)
+    assert {name: info.settings.get(name) for name in session} == session, "machine and commit, for baselines"
     assert set(info.counters) == {"0", "1"}
     for process in info.processes:
         names = profile.events(Events.RANGES, process).column("name").to_pylist()
@@ -279,6 +283,8 @@ def test_a_captured_command_states_the_machine_it_ran_on(tmp_path: Path, monkeyp
     own = open_profile(tmp_path / "p" / "c").info.settings
     assert (own["driver"], own["clocks"]) == ("580.159.04", "at most 1980/3201 MHz")
     assert own["cores"] == len(os.sched_getaffinity(0))
+    # the session, so that a baseline knows which runs share a machine's mood
+    assert own["machine"] == session_settings()["machine"]
     assert_private(tmp_path / "p" / "c")
 
 
