@@ -1,68 +1,101 @@
-"""How often a duet's verdicts are right: long duets cut into short ones, each judged by itself.
+"""How often a duet's verdicts, and the gate at its defaults, are right: long duets cut into short ones.
 
-    python tests/benchmarks/duet_windows.py PROFILE… --base control --candidate topup --pairs 20 --processes 2
+    python tests/benchmarks/duet_windows.py                                  # the tables of docs/verdicts.md
+    python tests/benchmarks/duet_windows.py PROFILE… --base A --candidate B  # the same of duets of your own
 
-Each window of so many pairs of blocks, of so many processes together, is judged as a duet of its own. Printed is how
-often each primary metric got which verdict, and in how many windows anything at all was called improved or regressed:
-between two arms of the same switches that is the rate of false alarms. docs/runs.md holds what came of it on an H200.
+Each window of so many pairs of blocks, of so many processes together, is judged as a duet of its own. Without profiles
+these are the four duets on an H200 in ``tests/data/h200-duets``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
+from scipy.stats import beta
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from h200_duets import PROCESSES, arm_of, made_worse, windows
+
+from dflash_bench.gate.decision import decide
+from dflash_bench.gate.policy import Policy
 from dflash_bench.metrics.measure import measure
 from dflash_bench.model import Family, RunMetrics, Sides, Verdict
 from dflash_bench.profile import open_profile
 from dflash_bench.stats.verdict import judge
 
 
-def windows(run: RunMetrics, num: int) -> Iterator[RunMetrics]:
-    """A run's metrics, so many pairs at a time; figures that no pair can be told of are left out."""
-    paired = [metric for metric in run.metrics if metric.pair is not None and len(metric.pair)]
-    last = max(int(metric.pair.max()) for metric in paired)
-    for low in range(0, last + 2 - num, num):
-        cut = []
-        for metric in paired:
-            own = (metric.pair >= low) & (metric.pair < low + num)
-            parts = {n: a[own] for n in ("values", "group", "block", "pair") if (a := getattr(metric, n)) is not None}
-            if own.any():
-                cut.append(replace(metric, num_samples=None, **parts))
-        # the processes had seeds of their own: windows of several are compared in turns all the same
-        info = replace(run.info, run=f"{run.info.run}-{low}", settings={**run.info.settings, "seed": 0})
-        yield replace(run, info=info, metrics=tuple(cut), tables=(), findings=())
+def duets(
+    base: Sequence[RunMetrics], candidate: Sequence[RunMetrics], pairs: int, processes: int, *, is_crossed: bool
+) -> list[Sides]:
+    """Windows of the same pairs of each process, so many processes together.
+
+    ``is_crossed``: every choice of processes and every combination of their windows, which share data; otherwise
+    processes one after the other and windows of one place: none holds what another holds.
+    """
+    cut = [list(zip(windows(a, pairs), windows(b, pairs), strict=True)) for a, b in zip(base, candidate, strict=True)]
+    if is_crossed:
+        chosen = [c for own in itertools.combinations(cut, processes) for c in itertools.product(*own)]
+    else:
+        groups = [cut[k : k + processes] for k in range(0, len(cut) + 1 - processes, processes)]
+        chosen = [c for own in groups for c in zip(*own, strict=True)]
+    return [Sides(*zip(*each, strict=True)) for each in chosen]
+
+
+def upper(count: int, trials: int) -> float:
+    """The exact upper 95 % bound of a share."""
+    return float(beta.ppf(0.95, count + 1, trials - count)) if count < trials else 1.0
+
+
+def table(title: str, sides: Sequence[Sides]) -> None:
+    """Print how often anything was called improved or regressed, each primary verdict, and what the gate says."""
+    alarms, verdicts, gate = 0, Counter[tuple[str, str]](), Counter[str]()
+    for each in sides:
+        found = judge(each).each
+        alarms += any(j.verdict in (Verdict.IMPROVED, Verdict.REGRESSED) for j in found)
+        verdicts.update((j.metric, str(j.verdict)) for j in found if j.family is Family.PRIMARY and j.rank in (None, 0))
+        gate[str(decide(each, Policy(), Policy().error_rate).outcome)] += 1
+    n = len(sides)
+    bound = f"upper 95 % bound {upper(alarms, n):.1%}"
+    print(f"\n{title}: {n} duets; {alarms} with anything improved or regressed ({bound})")
+    print("  gate at its defaults:", ", ".join(f"{num} {answer}" for answer, num in gate.most_common()))
+    for (metric, verdict), num in sorted(verdicts.items()):
+        print(f"  {metric:28}{verdict:14}{num:4}")
+
+
+def of_the_h200() -> None:
+    """The tables of docs/verdicts.md."""
+    arms = {name: [arm_of(p, name) for p in PROCESSES] for name in ("control", "again", "topup", "plus55us")}
+    worse = [made_worse(run, "cost.prepare_for_decode", 0.15) for run in arms["again"]]
+    base = arms["control"]
+    disjoint, crossed = {"is_crossed": False}, {"is_crossed": True}
+    table("the same code, 1 × 10 pairs", duets(base, arms["again"], 10, 1, **disjoint))
+    table("the same code, 2 × 30 pairs, windows that share data", duets(base, arms["again"], 30, 2, **crossed))
+    table("control → topup, 2 × 20 pairs", duets(base, arms["topup"], 20, 2, **disjoint))
+    table("55 µs planted, measured, 2 × 30 pairs", duets(base, arms["plus55us"], 30, 2, **crossed))
+    table("the same code with 15 % added to the samples, 2 × 30 pairs", duets(base, worse, 30, 2, **crossed))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("profiles", type=Path, nargs="+")
-    parser.add_argument("--base", required=True)
-    parser.add_argument("--candidate", required=True)
+    parser.add_argument("profiles", type=Path, nargs="*")
+    parser.add_argument("--base", default="control")
+    parser.add_argument("--candidate", default="topup")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
-    cut = [
-        [list(windows(measure(open_profile(path).of_arm(arm)), asked.pairs)) for arm in (asked.base, asked.candidate)]
-        for path in asked.profiles
-    ]
-    verdicts: Counter[tuple[str, str]] = Counter()
-    alarms = judged = 0
-    for k in range(0, len(cut) + 1 - asked.processes, asked.processes):
-        group = cut[k : k + asked.processes]
-        for runs in zip(*(zip(*arms, strict=True) for arms in group), strict=True):
-            base, candidate = zip(*runs, strict=True)
-            found = judge(Sides(base, candidate)).each
-            judged += 1
-            alarms += any(each.verdict in (Verdict.IMPROVED, Verdict.REGRESSED) for each in found)
-            primary = (each for each in found if each.family is Family.PRIMARY and each.rank in (None, 0))
-            verdicts.update((each.metric, str(each.verdict)) for each in primary)
-    print(f"{judged} duets of {asked.processes} × {asked.pairs} pairs; {alarms} with anything improved or regressed")
-    for (metric, verdict), num in sorted(verdicts.items()):
-        print(f"{metric:28}{verdict:14}{num:4}")
+    if not asked.profiles:
+        of_the_h200()
+        return
+    opened = [open_profile(path) for path in asked.profiles]
+    base, candidate = ([measure(p.of_arm(arm)) for p in opened] for arm in (asked.base, asked.candidate))
+    sides = duets(base, candidate, asked.pairs, asked.processes, is_crossed=False)
+    table(f"{asked.base} → {asked.candidate}, {asked.processes} × {asked.pairs} pairs", sides)
 
 
 if __name__ == "__main__":
