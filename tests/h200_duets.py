@@ -59,10 +59,10 @@ def windows(run: RunMetrics, num: int) -> Iterator[RunMetrics]:
 
 
 def made_worse(run: RunMetrics, name: str, share: float) -> RunMetrics:
-    """The same run with a metric that many times larger, share of its mean, in every step, and what contains it."""
+    """The same run with that share of a metric's mean added in every step, and in what contains it."""
     (own,) = [m for m in run.metrics if m.name == name]
     more = share * float(own.values.mean())
-    holding = {name, f"{name}.p99", "host.busy_per_step"}
+    holding = {name, f"{name}.p99", *(["host.busy_per_step"] if name.startswith("cost.") else [])}
     return replace(run, metrics=tuple(
         replace(m, values=m.values + more) if m.name in holding else m for m in run.metrics
     ))  # fmt: skip

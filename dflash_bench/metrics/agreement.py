@@ -55,6 +55,7 @@ def agreements_of(view: View) -> Agreements | None:
     """The agreements of a process; None where there are none in its steps, or the process has no rank."""
     steps, process = view.steps, view.events.process
     found = view.named(view.reading.agreement)
+    found = found[~view.left_out(found.start)]
     step = steps.of(found.start)
     inside = np.flatnonzero(step != NONE)
     if not len(inside) or process.rank is None:

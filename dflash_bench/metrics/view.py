@@ -55,6 +55,10 @@ class View:
             steps = steps[reading.first : reading.last]
         return steps
 
+    def left_out(self, t: IntArray) -> BoolArray:
+        """bool [n]: which instants lie in steps of another arm, or outside the window that is looked at."""
+        return (self.all_steps.of(t) != NONE) & (self._chosen_steps.of(t) == NONE)
+
     @cached_property
     def kinds_of_all(self) -> dict[Kind, BoolArray]:
         """bool [all chosen steps] for each kind that occurs."""

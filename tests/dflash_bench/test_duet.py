@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from handmade import Call, Range, Work, write
@@ -102,6 +103,30 @@ def test_a_block_that_never_closed_does_not_count(tmp_path):
     )
     (profile,) = resolve(str(export), IngestOptions(profiles=tmp_path / "profiles"))
     assert measure(profile, Reading(arm="control")).find("step.period", 0).n == 3
+
+
+def test_agreements_of_the_other_arm_are_none_of_this_one_and_no_warning(tmp_path):
+    """Two ranks, the second always 2 ns later; the steps that fill and drain agree too, and do not count."""
+    rows, at = [[], [], []], 0
+    for k, arm in enumerate(ORDER):
+        *more, at = block(arm, k // 2, at)
+        for mine, own in zip(rows, more, strict=True):
+            mine += own
+    ranges, calls, work = rows
+    steps = [r.start for r in ranges if r.name == "decode_step"]
+    both = []
+    for rank, pid in enumerate((101, 102)):
+        late = 2 * rank
+        own = [Range(f"dflash_bench rank={rank} world=2", 0, None, kind=34)]
+        own += [*ranges, *(Range("dp_agreement", t + 2 + late, t + 6) for t in steps)]
+        both.append([replace(each, pid=pid, tid=pid) for each in (*own, *calls)] + [replace(w, pid=pid) for w in work])
+    of = [[row for own in both for row in own if isinstance(row, kind)] for kind in (Range, Call, Work)]
+    export = write(tmp_path / "two.sqlite", *of)
+    (profile,) = resolve(str(export), IngestOptions(profiles=tmp_path / "profiles"))
+    for arm in PERIODS:
+        run = measure(profile, Reading(arm=arm))
+        assert run.find("dp.agreement_tax", None).values.tolist() == [1.0] * 12  # above the median of the two
+        assert not [f.code for f in run.findings if f.code.startswith("agreements")]
 
 
 def test_windows_of_steps_count_from_0_in_each_process(duet):

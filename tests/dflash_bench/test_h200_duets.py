@@ -57,6 +57,7 @@ def test_the_gate_passes_the_same_code_and_fails_what_is_planted(arms, is_soak):
     assert same.count(Answer.FAIL) == 0
     assert same.count(Answer.PASS) >= 0.8 * len(same)
     worse = [made_worse(run, "cost.prepare_for_decode", 0.15) for run in again]
-    for planted in (arms["plus55us"], worse):
+    longer = [made_worse(run, "step.period", 0.06) for run in again]
+    for planted in (arms["plus55us"], worse, longer):
         found = answers(some(duets(base, planted, 30, 2, is_crossed=True), 9, is_soak))
         assert found.count(Answer.FAIL) >= 0.9 * len(found)
