@@ -33,6 +33,18 @@ class EngineRun:
         names = self.profile.events(Events.RANGES, process, ["name"])["name"].to_pylist()
         return Counter(names)
 
+    def nesting(self, process: ProcessInfo) -> set[tuple[str | None, str]]:
+        """(the range that holds it, range), None for what lies in none; no range may cross another's end."""
+        rows = self.profile.events(Events.RANGES, process, ["name", "start_ns", "end_ns"]).to_pylist()
+        found, holders = set(), []
+        for row in sorted(rows, key=lambda row: (row["start_ns"], -row["end_ns"])):
+            while holders and holders[-1]["end_ns"] <= row["start_ns"]:
+                holders.pop()
+            assert not holders or row["end_ns"] <= holders[-1]["end_ns"], (row, holders[-1])
+            found.add((holders[-1]["name"] if holders else None, row["name"]))
+            holders.append(row)
+        return found
+
     @property
     def processes(self) -> list[Counter[str]]:
         """The ranges of each process that has any, by name; the one with most first."""

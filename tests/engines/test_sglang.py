@@ -10,10 +10,30 @@ from engines.environments import SGLANG
 
 pytestmark = pytest.mark.engines
 HAS_NSYS = shutil.which("nsys") is not None
+HOLDERS = {
+    "decode_step": {None},
+    "schedule": {"decode_step"},
+    "prepare_for_extend": {"schedule"},
+    "prepare_for_decode": {"schedule"},
+    "kv_alloc": {"prepare_for_extend", "prepare_for_decode"},
+    **{name: {"kv_alloc"} for name in ("get_last_loc", "alloc_extend", "assign_req_to_token")},
+    # a rank without requests agrees, and runs idle batches, in no step of its own; the last result comes after the last
+    **{name: {"decode_step", None} for name in ("run_batch", "process_result")},
+    "dp_agreement": {"schedule", None},
+    **{name: {"run_batch"} for name in ("prefill", "draft", "verify", "sample_tokens")},
+}
+"""Range → where it may lie."""
+
+
+def check_nesting(run: EngineRun) -> None:
+    for process in run.profile.info.processes:
+        for holder, name in run.nesting(process) if process.num_ranges else ():
+            assert holder in HOLDERS[name], name
 
 
 def check(run: EngineRun) -> None:
     """Every count equal to what is expected and to the engine's own log."""
+    check_nesting(run)
     (count,) = run.processes
     expected, engine = run.said["expected"], run.said["engine"]
     assert count["decode_step"] == expected["steps"]
@@ -89,6 +109,7 @@ def test_two_ranks_with_dp_attention_agree_in_every_iteration(tmp_path, words, a
     run = capture(SGLANG, tmp_path, "--dp", "2", *words)
     counts = {p.rank: run.ranges(p) for p in run.profile.info.processes if p.num_ranges}
     assert sorted(counts) == [0, 1]
+    check_nesting(run)
     assert counts[0]["dp_agreement"] == counts[1]["dp_agreement"] > 0
     for count in counts.values():
         in_steps = count["decode_step"] * agreements_in_a_step
