@@ -117,6 +117,37 @@ CODES: tuple[Code, ...] = (
         "{count:,} of {num:,} steps warm up ({names}); {share} of all step time{hint}",
     ),
     Code(
+        "tail_incomplete",
+        "metrics",
+        "the last steps lack what nearly all others have, as those of a server that was killed before its rows were"
+        " collected",
+        "the last {count:,} of {num:,} steps, {share} of their time, lack {names}, which nearly all before them have:"
+        " the end of the capture is lost, or there was"
+        " nothing left to do{hint}",
+    ),
+    Code(
+        "ranges_end_early",
+        "metrics",
+        "launches go on long after the last range: the ranges of the last part may be lost",
+        "{count:,} launches follow the last step and no range does, for {share} of the time since the first step:"
+        " ranges may be lost there, and what was launched there is in no figure",
+    ),
+    Code(
+        "ranges_misnested",
+        "metrics",
+        "ranges that end after the range of their thread that they began in: opened in one order, closed in another",
+        "{count:,} of {num:,} ranges end after the range that they began in ({names}), in {steps:,} steps, {share} of"
+        " step time: they were opened in one order and closed in another, and what these names last and cost is"
+        " doubtful",
+    ),
+    Code(
+        "ranges_not_closed",
+        "metrics",
+        "ranges of the steps' thread that were opened and not closed while steps went on",
+        "{count:,} ranges were opened and not closed while steps went on ({names}), the first in step {first:,}: pushes"
+        " and pops do not match there, and what these ranges held is blamed on those around them",
+    ),
+    Code(
         "step_name_in_two_domains",
         "metrics",
         "ranges of the step's name in a second NVTX domain, not counted",

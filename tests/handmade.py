@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dflash_bench.metrics.events.arrays import NONE, Names
+from dflash_bench.metrics.events.arrays import NONE, OPEN, Names
 from dflash_bench.metrics.events.gpu import GpuRows
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
 from dflash_bench.metrics.events.process import ProcessEvents
@@ -134,7 +134,6 @@ def events(
     capture: int = 0,
 ) -> ProcessEvents:
     """The same rows as the metrics see them after ingest, of one process."""
-    closed = sorted((r for r in ranges if r.end is not None), key=lambda r: (r.start, -(r.end or 0)))
     calls = sorted(calls, key=lambda c: (c.start, c.id))
     process = ProcessInfo(
         process=PID, pid=PID, capture=capture, rank=rank, rank_source=RankSource.MARK, world=None, arm=None,
@@ -142,20 +141,25 @@ def events(
     )  # fmt: skip
     return ProcessEvents(
         process=process,
-        ranges=Ranges(
-            ints(r.tid for r in closed),
-            names([r.domain for r in closed]),
-            names([str(r.name) for r in closed]),
-            ints(r.start for r in closed),
-            ints(r.end for r in closed),
-            names([str(r.name) for r in closed]),
-            np.array([r.kind == 60 for r in closed], bool),
-        ),
-        num_open=len(ranges) - len(closed),
+        ranges=nvtx_ranges([r for r in ranges if r.end is not None]),
+        unclosed=nvtx_ranges([r for r in ranges if r.end is None]),
         calls=api_calls(calls),
         gpu=gpu_rows(work),
         marks=names([]),
         marked_at=ints([]),
+    )
+
+
+def nvtx_ranges(ranges: Sequence[Range]) -> Ranges:
+    ranges = sorted(ranges, key=lambda r: (r.start, -(r.end or 0)))
+    return Ranges(
+        ints(r.tid for r in ranges),
+        names([r.domain for r in ranges]),
+        names([str(r.name) for r in ranges]),
+        ints(r.start for r in ranges),
+        ints(OPEN if r.end is None else r.end for r in ranges),
+        names([str(r.name) for r in ranges]),
+        np.array([r.kind == 60 for r in ranges], bool),
     )
 
 

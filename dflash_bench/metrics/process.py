@@ -10,6 +10,7 @@ from dflash_bench.metrics.allocation import measure_allocation
 from dflash_bench.metrics.costs import measure_costs
 from dflash_bench.metrics.coverage import measure_coverage
 from dflash_bench.metrics.dry import measure_dry
+from dflash_bench.metrics.endings import measure_endings
 from dflash_bench.metrics.events.host import shortened
 from dflash_bench.metrics.events.process import load_events
 from dflash_bench.metrics.kinds import measure_kinds
@@ -38,6 +39,7 @@ METERS: tuple[Meter, ...] = (
     measure_proposals,
     measure_kinds,
     measure_warm_up,
+    measure_endings,
     measure_allocation,
     measure_waits,
     measure_costs,

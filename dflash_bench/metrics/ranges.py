@@ -15,7 +15,7 @@ _MAX_LISTED = 500
 def measure_ranges(view: View, found: Measurements) -> None:
     """Every closed range. A name that several domains use counts in the step range's domain alone, if there."""
     ranges, steps = view.events.ranges, view.steps
-    found.add_value("coverage.open_ranges", view.events.num_open)
+    found.add_value("coverage.open_ranges", len(view.events.unclosed))
     names = ranges.name
     is_own = ranges.domain.among({steps.domain})
     total = np.bincount(names.codes, minlength=len(names.values))

@@ -46,7 +46,7 @@ class View:
         return self._found_steps[1]
 
     @cached_property
-    def _chosen_steps(self) -> Steps:
+    def chosen_steps(self) -> Steps:
         """The steps of the arm and of the window that is looked at, idle ones too."""
         steps, reading = self.all_steps, self.reading
         if reading.arm is not None:
@@ -57,12 +57,12 @@ class View:
 
     def left_out(self, t: IntArray) -> BoolArray:
         """bool [n]: which instants lie in steps of another arm, or outside the window that is looked at."""
-        return (self.all_steps.of(t) != NONE) & (self._chosen_steps.of(t) == NONE)
+        return (self.all_steps.of(t) != NONE) & (self.chosen_steps.of(t) == NONE)
 
     @cached_property
     def kinds_of_all(self) -> dict[Kind, BoolArray]:
         """bool [all chosen steps] for each kind that occurs."""
-        steps, calls = self._chosen_steps, self.events.calls
+        steps, calls = self.chosen_steps, self.events.calls
         found = kinds_of(steps, self.own, calls.name, steps.of_ascending(calls.start), self.reading)
         if (idle := found.get(Kind.IDLE)) is not None and (is_untraced := idle & self._works_alone(steps)).any():
             # no call was recorded, but GPU work was: the capture lacks the calls
@@ -79,12 +79,12 @@ class View:
     @cached_property
     def is_idle(self) -> BoolArray:
         """bool [all chosen steps]: which are iterations without work. They take no part in any figure of the others."""
-        return self.kinds_of_all.get(Kind.IDLE, np.zeros(len(self._chosen_steps), bool))
+        return self.kinds_of_all.get(Kind.IDLE, np.zeros(len(self.chosen_steps), bool))
 
     @cached_property
     def steps(self) -> Steps:
         """The steps that count."""
-        return self._chosen_steps[~self.is_idle] if self.is_idle.any() else self._chosen_steps
+        return self.chosen_steps[~self.is_idle] if self.is_idle.any() else self.chosen_steps
 
     @cached_property
     def scope(self) -> Steps:

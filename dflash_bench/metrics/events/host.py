@@ -69,14 +69,15 @@ class ApiCalls:
         return selected(self, index)
 
 
-def read_ranges(profile: Profile, process: ProcessInfo) -> tuple[Ranges, int]:
-    """The closed ranges of a process under their full names, and how many were open when the capture ended."""
+def read_ranges(profile: Profile, process: ProcessInfo) -> tuple[Ranges, Ranges]:
+    """The ranges of a process under their full names: those that were closed, and those that were not."""
     read = read_columns(profile, Events.RANGES, process, ("thread", "domain", "name", "start_ns", "end_ns", "kind"))
     thread, domain, name, start, end, kind = read.values()
     every = Ranges(thread, domain, name, start, end, name, kind.among({"start_end"}))
     closed = every.end != OPEN
-    ranges = every if closed.all() else every[closed]
-    return ranges_in_order(ranges), len(every) - len(ranges)
+    if closed.all():
+        return ranges_in_order(every), every[:0]
+    return ranges_in_order(every[closed]), ranges_in_order(every[~closed])
 
 
 def shortened(ranges: Ranges, rules: tuple[Rule, ...]) -> Ranges:

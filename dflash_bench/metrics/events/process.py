@@ -15,14 +15,14 @@ from dflash_bench.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class ProcessEvents:
-    """All events of one process. ``num_open`` counts ranges without an end, which are in ``ranges`` no more.
+    """All events of one process. ``unclosed`` are ranges without an end, which are not in ``ranges``.
 
     ``marks`` are the texts of NVTX marks, ``marked_at`` int64 when they were set.
     """
 
     process: ProcessInfo
     ranges: Ranges
-    num_open: int
+    unclosed: Ranges
     calls: ApiCalls
     gpu: GpuRows
     marks: Names
@@ -31,7 +31,7 @@ class ProcessEvents:
 
 def load_events(profile: Profile, process: ProcessInfo, rules: tuple[Rule, ...] = ()) -> ProcessEvents:
     """Read one process of a profile, its range names shortened by these rules."""
-    ranges, num_open = read_ranges(profile, process)
+    ranges, unclosed = read_ranges(profile, process)
     calls, gpu = read_calls(profile, process), read_gpu_rows(profile, process)
     marks = read_columns(profile, Events.MARKS, process, ("text", "start_ns"))
-    return ProcessEvents(process, shortened(ranges, rules), num_open, calls, gpu, *marks.values())
+    return ProcessEvents(process, shortened(ranges, rules), shortened(unclosed, rules), calls, gpu, *marks.values())
