@@ -1,6 +1,6 @@
 """What the host of the arm `floor` does in a step: calls and array operators counted, and its pure host time, no GPU.
 
-    python tests/benchmarks/floor_calls.py [--workload short …] [--steps 600]
+    python tests/benchmarks/floor_calls.py [--arm floor] [--workload short …] [--steps 600]
 
 The engine runs on the simulated device; what that does itself, the graph's work among it, is not counted and not timed,
 nor is the wait for the result. Counted per step, by part: calls of Python functions, calls of C functions (NumPy, torch
@@ -94,8 +94,8 @@ class Clock:
         return timed
 
 
-def start(workload: str) -> tuple[Engine, Clock]:
-    spec = RunSpec(parse_arm("floor"), workloads.load(workload), 0, rank=0, world=1, check=False, verify=False)
+def start(arm: str, workload: str) -> tuple[Engine, Clock]:
+    spec = RunSpec(parse_arm(arm), workloads.load(workload), 0, rank=0, world=1, check=False, verify=False)
     device = SimulatedDevice(SimulatedClock(sleep_s=lambda _s: None))
     engine = build(spec, device, AgreementGroup(1))
     clock = Clock(device)
@@ -112,8 +112,8 @@ def kind_of(engine: Engine) -> str:
     return "allocating" if engine.rows[-1].allocated_tokens else "other"
 
 
-def count_calls(workload: str, steps: int) -> dict[str, list[Counter]]:
-    engine, _ = start(workload)
+def count_calls(arm: str, workload: str, steps: int) -> dict[str, list[Counter]]:
+    engine, _ = start(arm, workload)
     plain, found = engine._step, {"allocating": [], "other": []}
     count = Count()
 
@@ -137,8 +137,8 @@ def count_calls(workload: str, steps: int) -> dict[str, list[Counter]]:
     return found
 
 
-def time_steps(workload: str, steps: int) -> dict[str, dict[str, list[float]]]:
-    engine, clock = start(workload)
+def time_steps(arm: str, workload: str, steps: int) -> dict[str, dict[str, list[float]]]:
+    engine, clock = start(arm, workload)
     found = {kind: {"step": [], "prepare": []} for kind in ("allocating", "other")}
     plain_step, plain_prepare, prepared = engine._step, engine.prep.prepare, []
 
@@ -169,11 +169,12 @@ def time_steps(workload: str, steps: int) -> dict[str, dict[str, list[float]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arm", default="floor", help="floor, or floor,topup_pages=0: many steps that allocate")
     parser.add_argument("--workload", nargs="+", default=["short", "short-bs192"])
     parser.add_argument("--steps", type=int, default=600)
     args = parser.parse_args()
     for workload in args.workload:
-        calls, times = count_calls(workload, args.steps), time_steps(workload, args.steps)
+        calls, times = count_calls(args.arm, workload, min(args.steps, 600)), time_steps(args.arm, workload, args.steps)
         for kind, steps in calls.items():
             if not steps:
                 continue

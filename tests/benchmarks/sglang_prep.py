@@ -178,6 +178,8 @@ class Reference(Upstream):
     def __init__(self, workload: Workload, arm_text: str) -> None:
         from dflash_prep.arms import parse_arm
         from dflash_prep.state.decode_prep import DecodePrep, PrepOptions
+        from dflash_prep.state.host_pages import HostPagedAllocator, HostRows
+        from dflash_prep.state.host_prep import HostPrep
         from dflash_prep.state.paged_allocator import PagedAllocator
         from dflash_prep.state.pools import KVPools
         from dflash_prep.state.prefix_cache import ChunkCache
@@ -188,15 +190,19 @@ class Reference(Upstream):
         fill = Fill.RING if switches.staging_ring else Fill.BULK if switches.bulk_fill else Fill.LOOP
         self.workload = workload
         width = workload.context + extra_row_width(draft_tokens=workload.block, page_size=workload.page_size)
-        self.rows = ReqToTokenPool(workload.bs, width, workload.device)
-        self.pages = PagedAllocator(
-            workload.pool_tokens, workload.page_size, workload.device, need_sort=workload.need_sort
-        )
+        size, page_size, kind = workload.pool_tokens, workload.page_size, {"need_sort": workload.need_sort}
+        self.switches = switches
+        if switches.host_pages:
+            self.rows = HostRows(workload.bs, width, page_size, workload.device)
+            self.pages = HostPagedAllocator(size, page_size, **kind)
+        else:
+            self.rows = ReqToTokenPool(workload.bs, width, workload.device)
+            self.pages = PagedAllocator(size, page_size, workload.device, **kind)
         self.pools = KVPools(self.rows, self.pages, ChunkCache(self.pages))
         options = PrepOptions(
             num_draft_tokens=workload.block, aligned=switches.page_aligned, fill=fill, topup_pages=switches.topup_pages
         )
-        self.prep = DecodePrep(self.pools, options)
+        self.prep = (HostPrep if switches.host_pages else DecodePrep)(self.pools, options)
         self.own: list[Any] = []
 
     @property
@@ -204,10 +210,12 @@ class Reference(Upstream):
         return self.own
 
     def admit(self, prompts: Sequence[Prompt]) -> None:
+        from dflash_prep.state.host_pages import HostRequest
         from dflash_prep.state.lifetime import alloc_for_extend
         from dflash_prep.state.request import Request, SamplingParams
 
-        reqs = [Request(p.rid, p.length, SamplingParams(p.top_k)) for p in prompts]
+        request = HostRequest if self.switches.host_pages else Request
+        reqs = [request(p.rid, p.length, SamplingParams(p.top_k)) for p in prompts]
         alloc_for_extend(self.pools, reqs)
         self.own = self.own + reqs
 
@@ -233,10 +241,17 @@ class Reference(Upstream):
 
     def prepare(self) -> None:
         self.prep.prepare(self.batch)
+        if not self.switches.step_graph:
+            self.rows.flush()  # with host_pages: the new pages into the rows; step_graph has them written by the graph
+
+    def slots(self) -> str:
+        self.rows.flush()
+        return super().slots()
 
     def commit(self, counts: Sequence[int]) -> None:
         from dflash_prep.state.lifetime import commit_accepted
 
+        self.rows.flush()
         for req, count in zip(self.own, counts, strict=True):
             commit_accepted(req, count)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic_ns
+from typing import NamedTuple
 
 import torch
 
@@ -81,8 +82,7 @@ class PrepOptions:
         return 2 * self.num_draft_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(NamedTuple):
     """What one prepared step reserved."""
 
     watermark: Watermark

@@ -90,12 +90,14 @@ class HostPagedAllocator(PagedAllocator):
 
         A view: it holds until pages are given back.
         """
-        if count + margin > self.num_free and self.staged_pages:
+        num_free = self.num_pages - self._start
+        if self.staged_pages and count + margin > num_free:
             merged = np.sort(np.concatenate([self.free_pages, *self.staged_pages]))
             self._start = self.num_pages - len(merged)
             self._buffer[self._start :] = merged
             self.staged_pages, self.num_staged = [], 0
-        if count > self.num_free:
+            num_free = len(merged)
+        if count > num_free:
             return None
         self._start += count
         return self._buffer[self._start - count : self._start]

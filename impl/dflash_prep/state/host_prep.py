@@ -18,6 +18,7 @@ from dflash_prep.state.draft_input import DraftInput
 from dflash_prep.state.hisparse_allocator import HiSparseAllocator
 from dflash_prep.state.host_pages import HostRows, extend_rows, is_any, maximum, total
 from dflash_prep.state.pools import KVPools
+from dflash_prep.state.request import ceil_to
 from dflash_prep.state.reservation import Watermark, check_row_width
 from dflash_prep.state.swa_allocator import SWAAllocator
 from dflash_prep.state.swa_eviction import evict_swa
@@ -39,6 +40,8 @@ class HostPrep:
         self.always_evicts = isinstance(pools.allocator, HiSparseAllocator)
         topup = TopUp(options.topup_pages, self.page_size, self.reserve, pools.rows.row_width, self.always_evicts)
         self.no_topup = topup.off
+        more = 0 if self.no_topup else options.topup_pages * self.page_size
+        self._beyond = np.array([[0], [more]]) + (self.page_size - 1)  # up to a whole page, without and with a top-up
         self.page_cap = pools.rows.row_width // self.page_size
         self.swa = options.swa if isinstance(pools.allocator, SWAAllocator) else None
         self._of: torch.Tensor | None = None  # the batch's row indices that the following belong to
@@ -113,21 +116,18 @@ class HostPrep:
         """Raise the watermarks of `rows` to `enough` tokens, whole pages and perhaps some in advance."""
         with span(Range.KV_ALLOC):
             page_size, cur, free = self.page_size, self._nxt, self.pools.allocator.available_size()
-            need = (enough + (page_size - 1)) // page_size
-            nxt = np.maximum(cur, need * page_size)
-            check_row_width((int(maximum(nxt)),), self.rows.row_width)
-            needed, room, extra = int(total(nxt)) - self._nxt_sum, len(rows) * page_size, 0
-            bound, decision = needed + room, self.no_topup
-            if decision is None:
-                goal = np.minimum(need + self.options.topup_pages, self.page_cap)  # at least need, which rows can hold
-                top = np.maximum(cur, goal * page_size)
-                extra = int(total(top)) - self._nxt_sum - needed
-                bound += (1 + GUARD_MARGIN) * extra
-                decision = TopUp.decide(extra, free, bound)
+            if (longest := int(maximum(enough))) > self.page_cap * page_size:
+                check_row_width([ceil_to(longest, page_size)], self.rows.row_width)
+            wanted = np.minimum((enough + self._beyond) // page_size, self.page_cap)
+            lens = np.maximum(cur, wanted * page_size)
+            base, top = total(lens, axis=1).tolist()
+            needed, room, extra = base - self._nxt_sum, len(rows) * page_size, top - base
+            bound = needed + room + (1 + GUARD_MARGIN) * extra
+            decision = self.no_topup or TopUp.decide(extra, free, bound)
             guard = TopUpGuard(needed, extra, free, bound, decision)
-            if decision is TopUpDecision.TAKEN:
-                nxt, need, needed = top, goal, needed + extra
-            pages = np.maximum(self._pages, need)
+            is_topped_up = int(decision is TopUpDecision.TAKEN)
+            needed += is_topped_up * extra
+            nxt, pages = lens[is_topped_up], np.maximum(self._pages, wanted[is_topped_up])
             demand = needed if page_size == 1 else needed + room
             if free < demand or self.always_evicts:
                 self.pools.make_room(demand)

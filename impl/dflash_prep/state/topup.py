@@ -15,6 +15,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from dflash_prep.errors import SettingError
 from dflash_prep.state.request import Request, ceil_to, floor_to
@@ -57,8 +58,7 @@ class TopUpDecision(StrEnum):
     TAKEN = "taken"
 
 
-@dataclass(frozen=True, slots=True)
-class TopUpGuard:
+class TopUpGuard(NamedTuple):
     """The figures behind the decision, in tokens.
 
     needed  what the step must take; extra: what the top-up would add; free: what the pool has
