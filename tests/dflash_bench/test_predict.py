@@ -15,6 +15,7 @@ import pytest
 from dflash_bench.errors import DataError, UsageError
 from dflash_bench.predict.allocation import Allocator, draw_allocations, hit_rate
 from dflash_bench.predict.communication import CommunicationSource, communication_for, measure_communication
+from dflash_bench.predict.paging import paging_of
 from dflash_bench.predict.prediction import Redraws, Scenario, predict
 from dflash_bench.predict.replay import StepWork, replay
 from dflash_bench.predict.trace import Roles, StepTrace, _in_blocks, read_traces
@@ -136,6 +137,15 @@ def test_new_requests_allocate_in_their_first_step():
         for arrivals in (0.0, 0.25)
     )
     assert busy > quiet + 0.1
+
+
+@pytest.mark.parametrize("run", ["h200-floor-short", "h200-floor-short-bs192"])
+def test_arrivals_are_counted_as_often_as_the_loop_went_to_admit_somebody(run):
+    profile = open_profile(REFERENCE / run)
+    admits = int((profile.frame("ranges")["name"] == "admit").sum()) - 1  # that arm enters it only where a row is free
+    steps = profile.frame("steps")
+    assert admits > 0
+    assert paging_of(profile).arrivals * (steps["processed"] > 0).sum() == pytest.approx(admits)
 
 
 @pytest.mark.parametrize(
