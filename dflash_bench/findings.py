@@ -188,7 +188,7 @@ CODES: tuple[Code, ...] = (
         "alloc_cost_of",
         "metrics",
         "pages are not taken inside the preparation: alloc.step_cost is of the outermost range that holds them",
-        "{name!r} lies in {holder!r}, not in the preparation: alloc.step_cost is of {holder!r}",
+        "{name!r} lies in {holder!r}, not in {prepare!r}: alloc.step_cost is of {holder!r}",
     ),
     Code(
         "alloc_cost_unknown",
@@ -291,7 +291,7 @@ CODES: tuple[Code, ...] = (
         "calls_missing",
         "metrics",
         "launch calls missing for some of the GPU work: waits, costs and counts may be too small",
-        "{share:.0%} of the GPU work in steps has its launch call in the capture: calls are missing, and figures of"
+        "{share} of the GPU work in steps has its launch call in the capture: calls are missing, and figures of"
         " waits, costs and calls may be too small",
     ),
     Code(

@@ -37,7 +37,7 @@ def measure_allocation(view: View, found: Measurements) -> None:
     if group.any() and not group.all():
         found.add("alloc.step_cost", (around.end - around.start)[inside], step[inside], group)
         if holder != reading.prepare:
-            found.warn("alloc_cost_of", int(group.sum()), name=reading.alloc, holder=holder)
+            found.warn("alloc_cost_of", int(group.sum()), name=reading.alloc, holder=holder, prepare=reading.prepare)
 
 
 def add_share(steps: Steps, is_alloc: BoolArray, found: Measurements) -> None:

@@ -96,7 +96,8 @@ def _judged(share: float, what: str, facts: dict[str, object], view: View, found
     elif what == "calls" and is_withheld:
         found.warn("calls_withheld", int(str(facts["unlaunched"])), share=share)
     elif what == "calls":
-        found.warn("calls_missing", int(str(facts["unlaunched"])), share=share)
+        # 99.97 % is not all of them
+        found.warn("calls_missing", int(str(facts["unlaunched"])), share=f"{min(share, 0.9999):.{2 * (share > 0.99)}%}")
     return None if is_withheld else share
 
 

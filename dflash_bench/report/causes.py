@@ -216,8 +216,15 @@ def paired(
     return sorted(pairs, key=lambda p: -max(p.base_ns, p.candidate_ns))
 
 
+def _is_known(sides: Sides, *names: str) -> list[bool]:
+    """For each side, whether its figures have any of these: what is withheld is not gone."""
+    return [any(found.name in names for found in runs[0].metrics) for _, runs in sides.named]
+
+
 def dry_pairs(sides: Sides) -> list[CausePair]:
-    """What the GPU ran dry in on both sides, of the runs that are looked at step by step."""
+    """What the GPU ran dry in on both sides, of the runs that are looked at; nothing where one cannot tell."""
+    if not all(_is_known(sides, "gpu.dry_per_step", "gpu.dry_per_s")):
+        return []
     base, candidate = ((dry_causes(runs[0]), steps_of(runs[0])) for _, runs in sides.named)
     return paired(base, candidate)
 
@@ -226,8 +233,10 @@ def late_wait_pairs(sides: Sides) -> list[CausePair]:
     """The waits that made launches late, on both sides, by what they cost.
 
     Where the GPU is dry for less time than before, what waits longer does so because it is ahead (launches of copies
-    beside a busy GPU are late too): such rows are left out.
+    beside a busy GPU are late too): such rows are left out. None where one side alone knows which waits made it late.
     """
+    if len(set(_is_known(sides, "sync.exposed_per_step"))) > 1:
+        return []
     base, candidate = ((host_waits(runs[0]), steps_of(runs[0])) for _, runs in sides.named)
     dry = dry_pairs(sides)
     is_less_dry = bool(dry) and sum(p.candidate_ns for p in dry) <= sum(p.base_ns for p in dry)

@@ -70,6 +70,7 @@ def steps(period, busy, dry, tables=(), arm="a"):
 
 
 DRY = ("rank", "cause", "steps", "total_ns", "share")
+DRY_TIME = metric("gpu.dry_per_step", 0, np.full(99, 1e3))
 WAITS = ("rank", "path", "api", "count", "total_ns", "p50_ns")
 
 
@@ -85,6 +86,7 @@ def test_causes_that_went_and_came_are_named_by_their_range_with_their_share():
     period = metric("step.period", 0, np.full(99, 5e6))
     old = run(
         period,
+        DRY_TIME,
         tables=[
             Table("dry.by_cause", DRY, ((None, "fill · -", 9, 900, 1.0), (None, "- · -", 1, 100, 1.0))),
             Table("sync.by_range", WAITS, ((None, "decode_step > resolve", "cudaStreamSynchronize", 9, 99, 1.0),)),
@@ -92,6 +94,7 @@ def test_causes_that_went_and_came_are_named_by_their_range_with_their_share():
     )
     new = run(
         period,
+        DRY_TIME,
         arm="b",
         tables=[
             Table("dry.by_cause", DRY, ((None, "- · -", 1, 100, 1.0),)),
@@ -110,7 +113,7 @@ def test_causes_that_went_and_came_are_named_by_their_range_with_their_share():
 def test_a_cause_that_came_is_named_only_where_the_whole_grew():
     period = metric("step.period", 0, np.full(99, 5e6))
     less, more = (
-        run(period, arm=arm, tables=[Table("dry.by_cause", DRY, ((None, f"{arm} · -", 9, total, 1.0),))])
+        run(period, DRY_TIME, arm=arm, tables=[Table("dry.by_cause", DRY, ((None, f"{arm} · -", 9, total, 1.0),))])
         for arm, total in (("less", 100), ("more", 900))
     )
     both = [headed(*compare_both([a], [b])).why for a, b in ((less, more), (more, less))]
@@ -128,7 +131,7 @@ def test_a_wait_that_grew_while_the_gpu_is_dry_for_less_time_is_no_news():
     def made(arm, dry, wait):
         rows = ((None, "decode_step > process_result", "cudaEventSynchronize", 9, wait, 1.0, wait // 2),)
         tables = [Table("dry.by_cause", DRY, ((None, "fill · -", 9, dry, 1.0),))]
-        return run(period, arm=arm, tables=[*tables, Table("sync.by_range", columns, rows)])
+        return run(period, DRY_TIME, arm=arm, tables=[*tables, Table("sync.by_range", columns, rows)])
 
     found, judgements = compare_both([made("a", 900, 10)], [made("b", 90, 9_000)])
     assert headed(found, judgements).why == ("gone: the GPU running dry in fill (100 % of dry time)",)
@@ -139,10 +142,21 @@ def test_a_wait_that_grew_while_the_gpu_is_dry_for_less_time_is_no_news():
     assert "new: the wait in process_result (100 % of waits)" in headed(worse, verdicts).why
 
 
+def test_dry_time_that_is_withheld_is_not_gone():
+    period = metric("step.period", 0, np.full(99, 5e6))
+    table = Table("dry.by_cause", DRY, ((None, "fill · -", 9, 900, 1.0),))
+    found, judgements = compare_both([run(period, DRY_TIME, tables=[table])], [run(period, arm="b")])
+    assert headed(found, judgements).why == ()
+    found, judgements = compare_both([run(period, DRY_TIME, tables=[table])], [run(period, DRY_TIME, arm="b")])
+    assert headed(found, judgements).why == ("gone: the GPU running dry in fill (100 % of dry time)",)
+
+
 def test_what_befell_one_step_in_a_hundred_is_no_news_and_says_how_often_it_was():
     period = metric("step.period", 0, np.full(999, 5e6))
     rows = ((None, "loop · cuModuleLoadData", 2, 9_000_000, 1.0), (None, "fill · -", 900, 1_000_000, 1.0))
-    found, judgements = compare_both([run(period, tables=[Table("dry.by_cause", DRY, rows)])], [run(period, arm="b")])
+    found, judgements = compare_both(
+        [run(period, DRY_TIME, tables=[Table("dry.by_cause", DRY, rows)])], [run(period, DRY_TIME, arm="b")]
+    )
     assert headed(found, judgements).why == ("gone: the GPU running dry in fill (100 % of dry time)",)
     names = [row[0] for sheet in comparison_report(found, judgements).sheets for row in sheet.rows]
     assert "GPU dry in loop · cuModuleLoadData (2 times)" in names
