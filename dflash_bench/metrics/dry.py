@@ -6,13 +6,16 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from dflash_bench.metrics.events.arrays import NONE, Index, distinct, selected
-from dflash_bench.metrics.lines import blame_lines
+from dflash_bench.metrics.events.arrays import NONE, Index, distinct, selected, stacked
+from dflash_bench.metrics.lines import CodeLines, blame_lines
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.per_step import add_per_step
 from dflash_bench.metrics.view import View
 from dflash_bench.metrics.warm_up import blame_warm_up
 from dflash_bench.model import IntArray
+
+_Keys = list[tuple[tuple[str, ...], IntArray]]
+"""Names, and for each row which of them it has, NONE for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +85,34 @@ def measure_dry(view: View, found: Measurements) -> None:
         (names.values, names.codes_at(row))
         for names, row in ((view.own.name, cut.held), (view.events.calls.name, cut.call))
     ]
-    found.blame("dry.by_cause", keys, cut.stop - cut.start, separator=" · ")
-    found.blame("dry.by_cause.steps", keys, cut.step, separator=" · ")
-    blame_warm_up(view, found, "dry.by_cause", keys, cut.stop - cut.start, cut.step, separator=" · ")
-    begun = np.where(cut.call == NONE, NONE, view.events.calls.start[cut.call])
-    blame_lines(view, found, "dry.by_cause", keys, (cut.thread, cut.start, cut.stop), begun, cut.step)
+    if (lines := CodeLines(view)).is_told:
+        begun = np.where(cut.call == NONE, NONE, view.events.calls.start[cut.call])
+        blame_lines(lines, found, "dry.by_cause", keys, (cut.thread, cut.start, cut.stop), begun, cut.step)
+    keys, step, total = _by_step(keys, cut.step, cut.stop - cut.start, len(view.scope))
+    found.blame("dry.by_cause", keys, total, separator=" · ")
+    blame_warm_up(view, found, "dry.by_cause", keys, total, step, separator=" · ")
+
+
+def _by_step(keys: _Keys, step: IntArray, ns: IntArray, num_steps: int) -> tuple[_Keys, IntArray, IntArray]:
+    """One row for each label and step that occur together, with all its time: labels, step and time, int64 [n]."""
+    combined = step
+    for names, code in reversed(keys):
+        combined = combined + num_steps * (code + 1)
+        num_steps *= len(names) + 1
+    each, place = np.unique(combined, return_inverse=True)
+    total = np.bincount(place, weights=ns, minlength=len(each)).astype(np.int64)
+    found = []
+    for names, _ in keys:
+        num_steps //= len(names) + 1
+        found.append((names, each // num_steps - 1))
+        each = each % num_steps
+    return found, each, total
 
 
 def dry_pieces(view: View, gaps: DryGaps) -> DryPieces:
     """The gaps cut where the launching thread's innermost range or its call changes."""
     cut = [_cut(view, thread, gaps[gaps.thread == thread]) for thread in distinct(gaps.thread)]
-    none = np.zeros(0, np.int64)
-    return DryPieces(*(np.concatenate([none, *(getattr(c, f.name) for c in cut)]) for f in fields(DryPieces)))
+    return stacked(cut) if cut else DryPieces(*(np.zeros(0, np.int64) for _ in fields(DryPieces)))
 
 
 def _cut(view: View, thread: int, gaps: DryGaps) -> DryPieces:

@@ -123,7 +123,7 @@ class CodeLines:
 
 
 def blame_lines(
-    view: View,
+    lines: CodeLines,
     found: Measurements,
     table: str,
     keys: Sequence[tuple[Sequence[str], IntArray]],
@@ -136,10 +136,7 @@ def blame_lines(
     ``where``: thread, start and end of each interval; ``call_start``: when the call around it began, or NONE; ``step``:
     the step it counts for. int64 [n] each.
     """
-    lines = CodeLines(view)
-    if not lines.is_told:
-        return
-    rows = np.flatnonzero(~view.is_warm_up[step])
+    rows = np.flatnonzero(~lines.view.is_warm_up[step])
     thread, start, stop = (each[rows] for each in where)
     row, line, length = lines.cut(thread, start, stop)
     line = np.where(line == NONE, lines.of_calls(thread, call_start[rows])[row], line)

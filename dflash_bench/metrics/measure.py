@@ -349,17 +349,11 @@ def _stall_table(by_rank: _ByRank) -> Table:
 def _dry_table(by_rank: _ByRank) -> Table:
     """How many steps each cause occurs in, and its part of all dry time."""
     rows: list[tuple[Value, ...]] = []
-    steps = dict(_causes("dry.by_cause.steps", by_rank))
-    in_steps = {rank: {label: len(np.unique(np.concatenate(parts))) for label, parts in causes.items()}
-                for rank, causes in steps.items()}  # fmt: skip
-    # a step of one rank is no step of another
-    in_steps[None] = {label: sum(own.get(label, 0) for rank, own in in_steps.items() if rank is not None)
-                      for label in steps[None]}  # fmt: skip
     for rank, causes in _causes("dry.by_cause", by_rank):
         every = sum(int(part.sum(dtype=np.int64)) for parts in causes.values() for part in parts)
-        for _, *label, _, total, _ in blame_rows(causes, rank):
+        for _, cause, steps, total, _ in blame_rows(causes, rank):
             assert isinstance(total, int)
-            rows.append((rank, label[0], in_steps[rank][(str(label[0]),)], total, total / max(every, 1)))
+            rows.append((rank, cause, steps, total, total / max(every, 1)))
     return Table("dry.by_cause", COLUMNS["dry.by_cause"], tuple(rows))
 
 
