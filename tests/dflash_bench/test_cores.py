@@ -104,6 +104,30 @@ def test_marks_tell_the_core_and_its_figures_are_the_groups(measured, tmp_path):
     assert not codes(found).keys() & {"process_unassigned", "no_alloc_ranges"}
 
 
+def test_a_core_and_its_only_worker_are_one_rank(measured, tmp_path):
+    rows = [row for row in engine() if row.pid != B]
+    found = measured(write(tmp_path / "a.sqlite", rows))
+    assert found.info.ranks == (0,)
+    group = figures(found)
+    assert group["step.period"] == (1000, 9), "counted once"
+    assert group["alloc.step_share"] == (pytest.approx(0.4), 10)
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+@pytest.mark.parametrize("workers", [(A,), (A, B)])
+def test_without_marks_the_core_is_no_rank_and_no_launcher_and_its_figures_are_absent(
+    measured, tmp_path, workers, has_steps
+):
+    rows = [row for row in engine(has_steps=has_steps, marks=False) if row.pid in (CORE, *workers)]
+    found = measured(write(tmp_path / "a.sqlite", rows))
+    assert found.info.ranks == tuple(range(len(workers)))
+    assert figures(found)["step.period"] == (1000, 9 * len(workers))
+    assert not [m for m in found.metrics if m.name.startswith("alloc.")]
+    said = codes(found)
+    assert said["process_unassigned"].count == (24 if has_steps else 14)
+    assert "process_without_rank" not in said
+
+
 def test_a_step_in_which_no_worker_did_anything_is_idle(measured, tmp_path):
     assert figures(measured(write(tmp_path / "a.sqlite", engine(40, idle=(7,)))))["steps@idle"] == (1, 40)
 
