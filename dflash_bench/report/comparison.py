@@ -9,7 +9,18 @@ from itertools import groupby, zip_longest
 
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Better, Change, Comparison, Interval, Judgements, RunMetrics, Sides, Statistic, Unit
+from dflash_bench.model import (
+    Better,
+    Change,
+    Comparison,
+    Interval,
+    Judgements,
+    RunMetrics,
+    Sides,
+    Statistic,
+    Unit,
+    Verdict,
+)
 from dflash_bench.report.causes import CausePair, dry_causes, dry_pairs, host_waits, late_wait_pairs, paired
 from dflash_bench.report.changes import Tone, change_texts, key_changes, pair_text, pooled_changes, tone
 from dflash_bench.report.headline import sides_headline
@@ -85,6 +96,9 @@ def _screen_sheet(comparison: Comparison, judgements: Judgements | None) -> Shee
         difference, span = change_texts(change)
         name = f"{change.metric} {_ARROW[change.better]}".strip()
         verdict = judged.verdict.value if judged else ""
+        if verdict in (Verdict.REMOVED, Verdict.NEW) and not spec(change.metric).is_family:
+            # a range can go; a figure of every run is only unknown
+            verdict = "one side only"
         rows.append((name, pair_text(change), difference or MISSING, span or MISSING, verdict))
     columns = ("metric (better ↑↓)", "base → candidate", "change", "95 % interval", "verdict")
     return Sheet("", columns, tuple(rows), (columns[0], "verdict"))

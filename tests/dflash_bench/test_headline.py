@@ -147,6 +147,8 @@ def test_dry_time_that_is_withheld_is_not_gone():
     table = Table("dry.by_cause", DRY, ((None, "fill · -", 9, 900, 1.0),))
     found, judgements = compare_both([run(period, DRY_TIME, tables=[table])], [run(period, arm="b")])
     assert headed(found, judgements).why == ()
+    (row,) = [r for sheet in comparison_report(found, judgements).sheets for r in sheet.rows if "gpu.dry" in r[0]]
+    assert row[-1] == "one side only"
     found, judgements = compare_both([run(period, DRY_TIME, tables=[table])], [run(period, DRY_TIME, arm="b")])
     assert headed(found, judgements).why == ("gone: the GPU running dry in fill (100 % of dry time)",)
 
