@@ -320,6 +320,17 @@ def differences(base: Measured, other: Measured) -> dict[str, int]:
     return counts
 
 
+ONLY_IMPORTED = (
+    "PIL", "aiohttp", "cachetools", "dill", "einops", "fastapi", "huggingface_hub", "interegular", "openai",
+    "packaging", "partial_json_parser", "prometheus_client", "regex", "requests", "safetensors", "sentencepiece",
+    "setproctitle", "starlette", "tokenizers", "tqdm", "transformers", "uvicorn", "uvloop", "xxhash", "yaml", "zmq",
+)  # fmt: skip
+"""What SGLang's modules import and preparation never calls: made up where an environment lacks it."""
+REGISTRIES = (
+    "sglang.srt.configs", "sglang.srt.utils.hf_transformers", "sglang.srt.utils.hf_transformers_utils",
+    "sglang.srt.layers.quantization", "sglang.srt.parser.reasoning_parser",
+)  # fmt: skip
+"""Modules of SGLang's own that list models and formats in classes of ``transformers``: made up without it."""
 _ENGINE: list[types.SimpleNamespace] = []
 
 
@@ -349,7 +360,11 @@ def _import_engine(workload: Workload) -> types.SimpleNamespace:
     package.__path__ = [str(root)]
     package.__spec__ = importlib.machinery.ModuleSpec("sglang", None, is_package=True)
     sys.modules["sglang"] = package
+    lacking = [name for name in ONLY_IMPORTED if importlib.util.find_spec(name) is None]
     stubs.install(workload.device)
+    sys.meta_path.append(stubs.Finder(lacking, lambda _module, name: stubs.made_up(name)))
+    if "transformers" in lacking:
+        sys.meta_path.insert(0, stubs.Finder(REGISTRIES, lambda _module, name: stubs.made_up(name)))
     from sglang.srt.managers import schedule_batch
     from sglang.srt.mem_cache import allocation, allocation_sizing, common
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from engines.environments import SGLANG
+from engines.environments import sglang_parts
 
 from dflash_prep.sglang import fingerprint
 from dflash_prep.sglang.__main__ import main
@@ -159,12 +159,19 @@ def test_pages_in_advance_are_used_up_before_upstream_is_counted():
 # ── on the engine's own objects ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def run_in_engine(script, *words):
-    if not SGLANG.is_there:
-        pytest.skip(SGLANG.reason)
-    folders = [ROOT / "impl", ROOT / "tests" / "benchmarks", *SGLANG.variables["PYTHONPATH"].split(os.pathsep)]
-    environment = {**os.environ, **SGLANG.variables, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-    line = [SGLANG.python, str(ROOT / "tests" / script), *words]
+@pytest.fixture(scope="module")
+def parts():
+    """SGLang's classes for this Python: the wheel without what it needs, from a cache, or fetched into it."""
+    try:
+        return sglang_parts()
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"SGLang's wheel cannot be had here: {error}")
+
+
+def run_in_engine(parts, script, *words):
+    folders = [ROOT / "impl", ROOT / "tests" / "benchmarks", ROOT / "tests" / "engines", parts]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, folders))}
+    line = [sys.executable, str(ROOT / "tests" / script), *words]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -173,10 +180,12 @@ def run_in_engine(script, *words):
 ENGINES = ("upstream", "plug:bulk", "plug:ring", "plug:topup=0", "ours:bulk", "ours:bulk,staging_ring=on")
 
 
-def test_bulk_ring_and_topup_without_pages_leave_what_the_engine_leaves_in_every_step():
+def test_bulk_ring_and_topup_without_pages_leave_what_the_engine_leaves_in_every_step(parts):
     """Watermarks, tokens, slots, lengths, sums and top_k, and all steps compared before they are written too."""
     words = ["--compare", "--steps", "40", "--warm-up", "0", "--context", "2048", "--shadow", "40"]
-    found = run_in_engine("benchmarks/sglang_prep.py", *ENGINES, *words, "--bs", "9", "--page-size", "1", "16", "256")
+    found = run_in_engine(
+        parts, "benchmarks/sglang_prep.py", *ENGINES, *words, "--bs", "9", "--page-size", "1", "16", "256"
+    )
     single, *pages = [r["differences"] for r in found["results"]]
     assert pages == [{name: {} for name in ENGINES[1:]}] * 2
     # on pages of one token the engine gives slots back in the order of the row, this allocator sorted
@@ -187,16 +196,28 @@ def test_bulk_ring_and_topup_without_pages_leave_what_the_engine_leaves_in_every
 @pytest.mark.soak
 @pytest.mark.parametrize("sorted_lists", [[], ["--need-sort"]])
 @pytest.mark.parametrize("block", ["5", "16", "300"])
-def test_the_same_over_batch_sizes_pages_and_blocks(block, sorted_lists):
+def test_the_same_over_batch_sizes_pages_and_blocks(parts, block, sorted_lists):
     words = ["--compare", "--steps", "150", "--warm-up", "0", "--context", "4096", "--block", block, *sorted_lists]
     found = run_in_engine(
-        "benchmarks/sglang_prep.py", *ENGINES, *words, "--bs", "1", "7", "36", "64", "--page-size", "16", "64", "256"
+        parts,
+        "benchmarks/sglang_prep.py",
+        *ENGINES,
+        *words,
+        "--bs",
+        "1",
+        "7",
+        "36",
+        "64",
+        "--page-size",
+        "16",
+        "64",
+        "256",
     )
     assert [r["differences"] for r in found["results"]] == [{name: {} for name in ENGINES[1:]}] * 12
 
 
-def test_a_planted_fault_is_seen_before_it_is_written_and_the_engine_goes_on_as_if_alone():
-    found = run_in_engine("engines/plug_cases.py")
+def test_a_planted_fault_is_seen_before_it_is_written_and_the_engine_goes_on_as_if_alone(parts):
+    found = run_in_engine(parts, "engines/plug_cases.py")
     assert found.pop("none") == {"off": None, "compared": 65, "requests": 12, "differences": {}}
     assert {fault: each["off"].split(": ")[1].split(" is")[0] for fault, each in found.items()} == {
         "a wrong slot": "cur_kv_lens of request 0",

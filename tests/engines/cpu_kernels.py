@@ -163,6 +163,17 @@ def no_streams_on_cpu(module):
     module.torch.Tensor.record_stream = record
 
 
+def drafts_in_float32(module):
+    """SGLang gives a drafter its input in bfloat16, whatever the drafter's own type is."""
+    forward = module.DFlashDraftModel.forward
+
+    def in_own_type(self, ids, positions, batch, input_embeds=None, **more):
+        embeds = input_embeds if input_embeds is None else input_embeds.to(self.norm.weight.dtype)
+        return forward(self, ids, positions, batch, embeds, **more)
+
+    module.DFlashDraftModel.forward = in_own_type
+
+
 def drafts_on_torch_native(module):
     """SGLang's own way to add a backend for drafts."""
     module.add_draft_attention_backend_choices(["torch_native"])
@@ -180,6 +191,7 @@ def controller_waits(module):
 
 
 SHIMS = {
+    "sglang.srt.models.dflash": drafts_in_float32,
     "sglang.srt.arg_groups.choices": drafts_on_torch_native,
     "sglang.srt.layers.attention.torch_native_backend": verify_on_torch_native,
     "sglang.srt.arg_groups.speculative_hook": dflash_on_cpu,

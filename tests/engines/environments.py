@@ -10,10 +10,12 @@ skipped, with the command that makes it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ SGLANG_NEEDS = (
     "transformers==5.19.0", "msgspec", "orjson", "pyzmq", "fastapi", "uvicorn", "uvloop", "pydantic", "psutil",
     "setproctitle", "requests", "aiohttp", "pybase64", "prometheus-client", "einops", "packaging", "tqdm", "regex",
     "pillow", "xxhash", "python-multipart", "interegular", "partial_json_parser", NVTX, "triton", "openai==2.8.0",
-    "dill", "cachetools", "scipy", "ninja", "sentencepiece", "apache-tvm-ffi==0.1.11",
+    "dill", "cachetools", "scipy", "ninja", "sentencepiece", "jsonschema", "apache-tvm-ffi==0.1.11",
 )  # fmt: skip
 
 
@@ -78,6 +80,28 @@ def _make_sglang(folder: Path) -> None:
     (wheel,) = (folder / "whl").glob("*.whl")
     with zipfile.ZipFile(wheel) as source:
         source.extractall(folder / "wheel")
+
+
+def sglang_parts() -> Path:
+    """SGLang's wheel and the five small packages without which its scheduler's classes do not import, for the Python
+    that runs the tests: ten seconds, once. Raises OSError or SubprocessError where they cannot be had."""
+    folder = CACHE / "sglang-0.5.23-parts"
+    if folder.exists():
+        return folder
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as name:  # others may be making it too: the first is taken
+        made = Path(name) / "parts"
+        pip = [sys.executable, "-m", "pip", "-q", "--retries", "0", "--timeout", "10"]
+        wheel = [*pip, "download", "--no-deps", "--only-binary=:all:", "--python-version", "3.12", "sglang==0.5.23"]
+        subprocess.run([*wheel, "-d", name], check=True, timeout=120)
+        needs = ["msgspec", "orjson", "psutil", "pybase64", "pydantic"]
+        subprocess.run([*pip, "install", "--no-compile", "--target", str(made), *needs], check=True, timeout=120)
+        (found,) = Path(name).glob("*.whl")
+        with zipfile.ZipFile(found) as source:
+            source.extractall(made)
+        with contextlib.suppress(OSError):
+            made.rename(folder)
+    return folder
 
 
 def _make_vllm(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 
+import chained_weights
+
 VOCABULARY = 512
 _SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "head_dim": 32}
 # the least that SGLang's run-time compiled kernels take
@@ -31,18 +33,26 @@ def _write(folder, device, layers, **changes):
     return folder
 
 
-def write_target(folder, device, layers=2, has_dp_attention=False):
+def write_target(folder, device, layers=2, has_dp_attention=False, is_chained=False):
     """A Llama; a Qwen3 where attention is data parallel, which SGLang's Llama is not."""
-    qwen = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
-    return _write(folder, device, layers, **(qwen if has_dp_attention else {}))
+    changes = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"} if has_dp_attention else {}
+    if not is_chained:
+        return _write(folder, device, layers, **changes)
+    _write(folder, device, layers, **changes, **chained_weights.SHAPES)
+    chained_weights.write_target(folder)
+    return folder
 
 
-def write_drafter(folder, device, target_layers, block):
+def write_drafter(folder, device, target_layers, block, is_chained=False):
     """A DFlash drafter of one layer. It may not read the target's last one: Llama records before its layers only."""
     read = [0] if target_layers < 3 else [0, target_layers - 2]
     rows = {"block_size": block, "target_layer_ids": read, "num_target_layers": target_layers}
+    # on a CPU neox rope would go through a Triton kernel: interpreted, a second a step
     changes = {"layer_types": ["full_attention"], "rope_is_neox_style": False} if device == "cpu" else {}
-    return _write(
+    if is_chained:
+        changes |= {"num_attention_heads": block - 1, "num_key_value_heads": 1, **chained_weights.SHAPES}
+        changes["rope_theta"] = chained_weights.DRAFT_ROPE_THETA
+    _write(
         folder,
         device,
         1,
@@ -51,8 +61,11 @@ def write_drafter(folder, device, target_layers, block):
         num_target_layers=target_layers,
         block_size=block,
         dflash_config=rows | {"mask_token_id": VOCABULARY - 1},
-        **changes,  # on a CPU neox rope would go through a Triton kernel: interpreted, a second a step
+        **changes,
     )
+    if is_chained:
+        chained_weights.write_drafter(folder)
+    return folder
 
 
 def write_llama(folder):

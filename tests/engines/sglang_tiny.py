@@ -20,6 +20,7 @@ import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import expected
@@ -42,6 +43,14 @@ def arguments():
     parser.add_argument("--no-overlap", action="store_true", help="the scheduler's plain loop")
     parser.add_argument("--spec", choices=["none", "ngram", "dflash"], default="none")
     parser.add_argument("--block", type=int, default=4, help="drafted tokens")
+    parser.add_argument(
+        "--weights",
+        choices=["dummy", "chained"],
+        default="dummy",
+        help="chained: drafts are right until the context disturbs them (chained_weights.py)",
+    )
+    parser.add_argument("--pool", type=int, help="tokens of the KV pool: few make the scheduler retract requests")
+    parser.add_argument("--prefix-cache", action="store_true", help="keep the radix cache on")
     parser.add_argument("--accept", type=float, default=0.0, help="mean tokens a step to force; 0: as verified")
     parser.add_argument(
         "--layers", type=int, help="of the target; default 2 on a CPU, 3 on a GPU, where it is the least"
@@ -69,14 +78,15 @@ def prepare_environment(args):
 
 
 def engine_options(args, folder):
+    is_chained = args.weights == "chained"
     options = {
-        "model_path": str(models.write_target(folder / "model", args.device, args.layers, args.dp > 1)),
-        "load_format": "dummy",
+        "model_path": str(models.write_target(folder / "model", args.device, args.layers, args.dp > 1, is_chained)),
+        "load_format": "auto" if is_chained else "dummy",
         "skip_tokenizer_init": True,
         "device": args.device,
         "sampling_backend": "pytorch",
         "grammar_backend": "none",
-        "disable_radix_cache": True,
+        "disable_radix_cache": not args.prefix_cache,
         "disable_overlap_schedule": args.no_overlap,
         "context_length": args.context,
         "max_running_requests": args.requests,
@@ -89,16 +99,19 @@ def engine_options(args, folder):
         options["speculative_ngram_max_bfs_breadth"] = 1
     if args.spec == "dflash":
         options |= {"speculative_algorithm": "DFLASH", "speculative_num_draft_tokens": args.block}
-        drafter = models.write_drafter(folder / "draft", args.device, args.layers, args.block)
+        drafter = models.write_drafter(folder / "draft", args.device, args.layers, args.block, is_chained)
         options["speculative_draft_model_path"] = str(drafter)
         if args.device == "cuda":
-            options |= {"speculative_draft_load_format": "dummy", "speculative_draft_attention_backend": "triton"}
+            options["speculative_draft_attention_backend"] = "triton"
+            options["speculative_draft_load_format"] = options["load_format"]
+    if args.pool:  # and let in whoever fits now, or nobody would ever be sent back: not without --prefix-cache
+        options |= {"max_total_tokens": args.pool, "schedule_conservativeness": 0.01}
     return options
 
 
 def on_a_cpu(args):
     found = {
-        "dtype": "bfloat16" if args.spec == "dflash" else "float32",  # the drafter gets its input in bfloat16
+        "dtype": "float32",  # a near tie is one in a million tokens then, whatever else is in the batch
         "attention_backend": "torch_native",
         "disable_cuda_graph": True,
         "max_total_tokens": args.requests * 1024,
@@ -149,6 +162,7 @@ class Rounds:
 
     def __init__(self, engine, args):
         self.engine, self.args, self.digest, self.found = engine, args, hashlib.sha256(), []
+        self.accepted, self.retractions = Counter(), 0
 
     def run(self, prompts, tokens):
         sampling = {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True}
@@ -156,6 +170,10 @@ class Rounds:
         outputs = self.engine.loop.run_until_complete(self._outputs(prompts, sampling))
         seconds = time.perf_counter() - began
         assert all(len(output["output_ids"]) == tokens for output in outputs)
+        self.retractions += sum(output["meta_info"].get("num_retractions", 0) for output in outputs)
+        for output in outputs:  # how many steps gave a request 1, 2, … tokens
+            histogram = output["meta_info"].get("spec_correct_drafts_histogram") or []
+            self.accepted.update({length: count for length, count in enumerate(histogram, 1) if count})
         self.digest.update(json.dumps([output["output_ids"] for output in outputs]).encode())
         self.found.append({"tokens": tokens * len(prompts), "seconds": round(seconds, 4)})
 
@@ -176,6 +194,8 @@ class Rounds:
 def counted_by_the_engine(log):
     kinds = re.findall(r"\b(Prefill|Decode) batch", log)
     found = {"prefill_batches": kinds.count("Prefill"), "decode_batches": kinds.count("Decode")}
+    if cached := re.findall(r"#cached-token: (\d+)", log):
+        found["cached_tokens"] = sum(map(int, cached))
     if accepted := [float(each) for each in re.findall(r"accept len: ([\d.]+)", log)]:
         found["accept_len_mean"] = round(sum(accepted) / len(accepted), 3)
         found["accept_len_max"] = max(accepted)
@@ -211,6 +231,10 @@ def main():
         "sglang": __version__, "engine_s": round(ready, 1), "rounds": rounds.found[1:],
         "output": rounds.digest.hexdigest()[:16],
     }  # fmt: skip
+    if args.pool:
+        found["retractions"] = rounds.retractions
+    if rounds.accepted:
+        found["accepted"] = dict(sorted(rounds.accepted.items()))
     if "stubs" in sys.modules:
         found["stubs"] = sorted({name.partition(".")[0] for name in sys.modules["stubs"].LOADED})
     if not args.quiet_engine:

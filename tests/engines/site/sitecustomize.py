@@ -10,3 +10,7 @@ if os.environ.get("ENGINE_TIMES"):
     import timing
 
     timing.install()
+if os.environ.get("ENGINE_PLANT"):
+    import plug_faults
+
+    plug_faults.install()
