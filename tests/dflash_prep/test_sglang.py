@@ -180,13 +180,14 @@ def run_in_engine(parts, script, *words):
 ENGINES = ("upstream", "plug:bulk", "plug:ring", "plug:topup=0", "ours:bulk", "ours:bulk,staging_ring=on")
 
 
-def test_bulk_ring_and_topup_without_pages_leave_what_the_engine_leaves_in_every_step(parts):
+@pytest.fixture(scope="module")
+def cases(parts):
+    return run_in_engine(parts, "engines/plug_cases.py")
+
+
+def test_bulk_ring_and_topup_without_pages_leave_what_the_engine_leaves_in_every_step(cases):
     """Watermarks, tokens, slots, lengths, sums and top_k, and all steps compared before they are written too."""
-    words = ["--compare", "--steps", "40", "--warm-up", "0", "--context", "2048", "--shadow", "40"]
-    found = run_in_engine(
-        parts, "benchmarks/sglang_prep.py", *ENGINES, *words, "--bs", "9", "--page-size", "1", "16", "256"
-    )
-    single, *pages = [r["differences"] for r in found["results"]]
+    single, *pages = (cases["compared"][size] for size in ("1", "16", "256"))
     assert pages == [{name: {} for name in ENGINES[1:]}] * 2
     # on pages of one token the engine gives slots back in the order of the row, this allocator sorted
     assert {name: {*keys} - {"slots"} for name, keys in single.items()} == {name: set() for name in ENGINES[1:]}
@@ -216,9 +217,9 @@ def test_the_same_over_batch_sizes_pages_and_blocks(parts, block, sorted_lists):
     assert [r["differences"] for r in found["results"]] == [{name: {} for name in ENGINES[1:]}] * 12
 
 
-def test_a_planted_fault_is_seen_before_it_is_written_and_the_engine_goes_on_as_if_alone(parts):
-    found = run_in_engine(parts, "engines/plug_cases.py")
-    assert found.pop("none") == {"off": None, "compared": 65, "requests": 12, "differences": {}}
+def test_a_planted_fault_is_seen_before_it_is_written_and_the_engine_goes_on_as_if_alone(cases):
+    found = dict(cases["faults"])
+    assert found.pop("none") == {"off": None, "compared": 35, "requests": 12, "differences": {}}
     assert {fault: each["off"].split(": ")[1].split(" is")[0] for fault, each in found.items()} == {
         "a wrong slot": "cur_kv_lens of request 0",
         "a short page count": "num_needed_tokens",
