@@ -25,7 +25,7 @@ from h200_duets import PROCESSES, arm_of, made_worse, windows
 from dflash_bench.gate.decision import decide
 from dflash_bench.gate.policy import Policy
 from dflash_bench.metrics.measure import measure
-from dflash_bench.model import Family, RunMetrics, Sides, Verdict
+from dflash_bench.model import Family, Judgement, RunMetrics, Sides, Verdict
 from dflash_bench.profile import open_profile
 from dflash_bench.stats.verdict import judge
 
@@ -47,6 +47,18 @@ def duets(
     return [Sides(*zip(*each, strict=True)) for each in chosen]
 
 
+SAYS_MOST = (
+    Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE, Verdict.UNCHANGED,
+    Verdict.DESCRIBED, Verdict.NEW, Verdict.REMOVED,
+)  # fmt: skip
+
+
+def ranks(judged: Judgement) -> str:
+    """Which rank a verdict that moved is about, where it is one."""
+    moved = judged.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)
+    return f" on rank {judged.rank}" if moved and judged.rank is not None else ""
+
+
 def upper(count: int, trials: int) -> float:
     """The exact upper 95 % bound of a share."""
     return float(beta.ppf(0.95, count + 1, trials - count)) if count < trials else 1.0
@@ -58,14 +70,18 @@ def table(title: str, sides: Sequence[Sides]) -> None:
     for each in sides:
         found = judge(each).each
         alarms += any(j.verdict in (Verdict.IMPROVED, Verdict.REGRESSED) for j in found)
-        verdicts.update((j.metric, str(j.verdict)) for j in found if j.family is Family.PRIMARY and j.rank in (None, 0))
+        # of several ranks the one that says most
+        said: dict[str, Judgement] = {}
+        for j in sorted((j for j in found if j.family is Family.PRIMARY), key=lambda j: SAYS_MOST.index(j.verdict)):
+            said.setdefault(j.metric, j)
+        verdicts.update((j.metric, str(j.verdict) + ranks(j)) for j in said.values())
         gate[str(decide(each, Policy(), Policy().error_rate).outcome)] += 1
     n = len(sides)
     bound = f"upper 95 % bound {upper(alarms, n):.1%}"
     print(f"\n{title}: {n} duets; {alarms} with anything improved or regressed ({bound})")
     print("  gate at its defaults:", ", ".join(f"{num} {answer}" for answer, num in gate.most_common()))
     for (metric, verdict), num in sorted(verdicts.items()):
-        print(f"  {metric:28}{verdict:14}{num:4}")
+        print(f"  {metric:28}{verdict:20}{num:4}")
 
 
 def of_the_h200() -> None:
@@ -92,13 +108,14 @@ def main() -> None:
     parser.add_argument("--candidate", default="topup")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--crossed", action="store_true", help="every choice of processes and of their windows")
     asked = parser.parse_args()
     if not asked.profiles:
         of_the_h200()
         return
     opened = [open_profile(path) for path in asked.profiles]
     base, candidate = ([measure(p.of_arm(arm)) for p in opened] for arm in (asked.base, asked.candidate))
-    sides = duets(base, candidate, asked.pairs, asked.processes, is_crossed=False)
+    sides = duets(base, candidate, asked.pairs, asked.processes, is_crossed=asked.crossed)
     table(f"{asked.base} → {asked.candidate}, {asked.processes} × {asked.pairs} pairs", sides)
 
 

@@ -77,7 +77,7 @@ def upper(count: int, trials: int) -> float:
 
 def row(name: str, count: int, trials: int) -> str:
     """A line of a table of shares."""
-    return f"| {name} | {trials} | {count / trials:.1%} | {upper(count, trials):.1%} |".replace("%", " %")
+    return f"| {name} | {trials} | {100 * count / trials:.1f} % | {100 * upper(count, trials):.1f} % |"
 
 
 def false_alarms(trials: int) -> Iterator[str]:
