@@ -62,19 +62,25 @@ class _Process:
         return lost
 
     def leads(self) -> Iterable[tuple[int, int]]:
-        """(start, lead) of every launch but the first of its stream: latest end of the work before − its start."""
+        """(start, lead) of every launch but the first of its lane: latest end of the work before − its start.
+
+        Rows of one launch are one piece, on however many streams; its lane is the stream that holds most of its time.
+        """
         first_call: dict[int, tuple[int, int]] = {}
         for start, _, number, _ in sorted(self.calls, key=lambda c: (c[0], c[2])):
             first_call.setdefault(number, (start, number))
-        pieces: dict[tuple[int, int, int], int] = {}
-        for device, stream, number, _, end in self.work:
+        pieces: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+        for device, stream, number, start, end in self.work:
             if number and number in first_call:
-                key = device, stream, number
-                pieces[key] = max(pieces.get(key, end), end)
-        lost = self.lost_calls(first_call, {number for _, _, number in pieces})
+                pieces[device, number].append((stream, start, end))
+        lost = self.lost_calls(first_call, {number for _, number in pieces})
         lanes = defaultdict(list)
-        for (device, stream, number), end in pieces.items():
-            lanes[device, stream].append((first_call[number], end))
+        for (device, number), rows in pieces.items():
+            time: dict[int, int] = defaultdict(int)
+            for stream, start, end in rows:
+                time[stream] += end - start
+            lane = min(time, key=lambda stream: (-time[stream], stream))
+            lanes[device, lane].append((first_call[number], max(end for *_, end in rows)))
         for launches in lanes.values():
             launches.sort()
             dry, call = None, None
