@@ -70,6 +70,10 @@ def measure_proposals(view: View, found: Measurements) -> None:
     whole = "figures are over the whole capture" if len(calls) else "no step, lead, stall or wait figures"
     step = view.reading.step
     reason = f"no range named {step!r}" if len(names) else "no NVTX ranges in the capture"
+    if view.reading.is_step(view.events.unclosed).any():
+        reason = (
+            f"no range named {step!r} was closed, and one was open at the end: it died, or was cut, in its first step"
+        )
     texts = [
         f"{each.option} ({each.count:,} in a row, {each.share:.0%} of {'launches' if len(calls) else 'the time'})"
         for each in proposals(view)

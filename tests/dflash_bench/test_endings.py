@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from handmade import Call, Range, Work, events, view
+from handmade import Call, Range, Work, events, mark, view, write
 
+from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.endings import measure_endings
+from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.measurements import Measurements
 
 US = 1000
@@ -171,3 +173,19 @@ def test_any_tail_at_random_is_found_as_a_loop_over_rows_finds_it(loop, seed):
     if wanted:
         assert found["tail_incomplete"].count == max(wanted.values())
         assert all(name in found["tail_incomplete"].text for name in wanted)
+
+
+def test_ranks_that_died_in_their_first_step_do_not_pass_as_a_whole_capture(tmp_path):
+    rows = [
+        row
+        for rank, pid in enumerate((10, 20))
+        for row in (
+            mark(rank, 2, pid=pid),
+            Range("decode_step", 1 * US, None, pid=pid, tid=pid),
+            Range("prepare", 2 * US, 90 * US, pid=pid, tid=pid),
+        )
+    ]
+    (profile,) = ingest([write(tmp_path / "a.sqlite", rows)], IngestOptions(tmp_path / "p", run="x"))
+    said = [f for f in measure(profile).findings if f.code == "no_steps"]
+    assert [f.rank for f in said] == [0, 1]
+    assert all("was open at the end: it died, or was cut, in its first step" in f.text for f in said)
