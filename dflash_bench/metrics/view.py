@@ -170,7 +170,8 @@ class View:
     @cached_property
     def step_thread(self) -> int:
         """The thread that emits most of the steps."""
-        calls, thread = self.events.calls, self.own.thread[self.reading.is_step(self.own)]
+        calls, ranges = self.events.calls, self.events.ranges  # not `own`: steps may lie in the unnamed domain
+        thread = ranges.thread[self.reading.is_step(ranges) & ranges.domain.among({self.all_steps.domain})]
         if self.reading.step.startswith(CALL):
             thread = calls.thread[calls.name.among({self.reading.step.removeprefix(CALL)})]
         threads, count = np.unique(thread, return_counts=True)
