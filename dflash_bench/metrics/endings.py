@@ -138,12 +138,12 @@ def _warn_of_unclosed(view: View, found: Measurements) -> None:
     is_own = (unclosed.thread == view.step_thread) & unclosed.domain.among({view.domain}) & ~unclosed.is_span
     left = unclosed[is_own & (unclosed.start >= steps.start[0]) & (unclosed.start < steps.start[-1])]
     if len(left):
-        first = int(np.searchsorted(steps.start, left.start[0], side="right")) - 1
+        first = int(np.searchsorted(steps.start, left.start.min(), side="right")) - 1
         found.warn("ranges_not_closed", len(left), names=_most(left.name, left.name.codes), first=first)
 
 
 def _most(names: Names, codes: IntArray, limit: int = 4) -> str:
-    """The names that these codes occur most of, the first few."""
+    """The names that these codes occur most of, the first few; of equally many by name, not by place in the file."""
     count = np.bincount(codes, minlength=len(names.values))
-    found = [names.values[k] for k in np.argsort(-count, kind="stable") if count[k]]
+    found = [names.values[k] for k in sorted(np.flatnonzero(count), key=lambda k: (-count[k], names.values[k]))]
     return ", ".join(found[:limit]) + (", …" if len(found) > limit else "")

@@ -128,7 +128,7 @@ def test_ranges_that_are_closed_in_another_order_are_counted_and_named(loop):
     (found,) = loop.findings().values()
     assert (found.code, found.count) == ("ranges_misnested", 6)
     assert f"6 of {4 * NUM} ranges" in found.text
-    assert "(prepare, fill, decode_step, result)" in found.text
+    assert "(fill, prepare, decode_step, result)" in found.text
     assert f"in 6 steps, {6 * STEP / (NUM * STEP - 100 * US):.0%} of step time" in found.text
 
 
