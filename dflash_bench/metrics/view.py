@@ -134,7 +134,7 @@ class View:
     @cached_property
     def domain(self) -> str:
         """The domain of the step range; without steps the one with most ranges that is no library's."""
-        if self.all_steps.domain:
+        if len(self.all_steps):
             return self.all_steps.domain
         names, ranges = self.events.ranges.domain, self.events.ranges[~is_of_tool(self.events.ranges)]
         count = np.bincount(ranges.domain.codes, minlength=len(names.values))
