@@ -198,7 +198,8 @@ def _part(export: Source, capture: int, results: Sequence[TaskResult]) -> _Part:
             f"{export.path}: nothing to measure: the capture holds neither NVTX ranges nor CUDA calls nor GPU work",
             hint="capture again with `dflash-bench capture -- CMD`; `dflash-bench doctor` says what is missing",
         )
-    engines = frozenset[str]().union(*(result.engines for result in results)) or export.engines
+    engines = frozenset[str]().union(*(result.engines for result in results))
+    engines = engines or frozenset(export.engines[process] for process in ids if process in export.engines)
     warnings = frozenset[str]().union(*(result.warnings for result in results))
     return _Part(processes, marks, skipped, duets, engines, warnings)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +27,7 @@ class Source(Protocol):
     """One opened capture file, of whatever kind. It is sent to other processes: it pickles, and holds nothing open.
 
     ``path`` is what a person calls the file, which for a converted report is the report. ``stated``: ranks that the
-    file states beside its events, by process; ``engines``: what ran, as far as titles of processes tell.
+    file states beside its events, by process; ``engines``: what each process is of, as far as titles tell.
     """
 
     @property
@@ -43,7 +43,7 @@ class Source(Protocol):
     def gpu_names(self) -> tuple[str, ...]: ...
 
     @property
-    def engines(self) -> frozenset[str]: ...
+    def engines(self) -> Mapping[int, str]: ...
 
     @property
     def stated(self) -> dict[int, RankMark]: ...

@@ -287,3 +287,12 @@ def test_a_capture_of_nothing_is_refused_with_its_name(cli, tmp_path):
     )
     assert second.startswith("try:   ")
     assert list((tmp_path / "profiles").iterdir()) == []
+
+
+def test_a_server_that_ran_beside_the_capture_is_not_its_engine(tmp_path):
+    """Names are stored of all threads of a machine: one was a serving engine's, whose process has no events."""
+    from dflash_bench.ingest.sources import IngestOptions, ingest
+
+    (named,) = query(TORCH_COMPILE, "SELECT COUNT(*) FROM StringIds WHERE value LIKE 'sglang::%'")[0]
+    (profile,) = ingest([PUBLIC / f"{TORCH_COMPILE}.sqlite"], IngestOptions(profiles=tmp_path))
+    assert (named > 0, profile.info.settings.get("engine")) == (True, None)

@@ -141,10 +141,13 @@ class Export:
         return tuple(_text(name) for name, _ in found)
 
     @property
-    def engines(self) -> frozenset[str]:
-        """The engines whose processes' titles are among the names of threads."""
-        names = [self.strings.get(key, "") for (key,) in self.cells("ThreadNames", "nameId") if isinstance(key, int)]
-        return frozenset(found[1].lower() for name in names if (found := _TITLE.match(name)))
+    def engines(self) -> dict[int, str]:
+        """Process → the engine whose title a thread of it has. Names are there of all of a machine's threads."""
+        return {
+            tid >> 24: found[1].lower()
+            for tid, key in self.cells("ThreadNames", "globalTid", "nameId")
+            if isinstance(tid, int) and isinstance(key, int) and (found := _TITLE.match(self.strings.get(key, "")))
+        }
 
     def _pairs(self, table: str) -> Iterator[tuple[str, str]]:
         for key, value in self.cells(table, "name", "value"):

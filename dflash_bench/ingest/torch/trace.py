@@ -15,7 +15,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,7 @@ class TorchTrace:
     gpu_names: tuple[str, ...]
 
     is_simulated: ClassVar[bool] = False
-    engines: ClassVar[frozenset[str]] = frozenset()
+    engines: ClassVar[Mapping[int, str]] = {}
 
     @property
     def num_rows(self) -> int:
