@@ -77,8 +77,10 @@ def table(title: str, sides: Sequence[Sides]) -> None:
         verdicts.update((j.metric, str(j.verdict) + ranks(j)) for j in said.values())
         gate[str(decide(each, Policy(), Policy().error_rate).outcome)] += 1
     n = len(sides)
-    bound = f"upper 95 % bound {upper(alarms, n):.1%}"
-    print(f"\n{title}: {n} duets; {alarms} with anything improved or regressed ({bound})")
+    # duets that share data are no independent trials
+    runs = [run.info.run for each in sides for run in each.base]
+    bound = f" (upper 95 % bound {upper(alarms, n):.1%})" if len(set(runs)) == len(runs) else ", which share data"
+    print(f"\n{title}: {n} duets; {alarms} with anything improved or regressed{bound}")
     print("  gate at its defaults:", ", ".join(f"{num} {answer}" for answer, num in gate.most_common()))
     for (metric, verdict), num in sorted(verdicts.items()):
         print(f"  {metric:28}{verdict:20}{num:4}")
