@@ -12,14 +12,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_bench.metrics.summary import statistic
+from dflash_bench.metrics.summary import figure, statistic
 from dflash_bench.model import BoolArray, FloatArray, IntArray, Interval, Metric, Statistic
-from dflash_bench.stats.shift import CONFIDENCE
+from dflash_bench.stats.shift import CONFIDENCE, t_quantile
 
 _MIN_BLOCKS = 5
 """Under this many steps a resample says nothing about their spread."""
 
 _MAX_RESAMPLES, _MIN_RESAMPLES, _SAMPLES_PER_METRIC = 1000, 200, 1_000_000
+
+_AT_ONCE = 4_000_000
+"""Samples of resamples in memory at once."""
+
+_MANY_STEPS, _BATCHES = 5_000, 50
+"""From so many steps on a run is cut into so many stretches instead, whose figures are as good as independent."""
 
 
 def difference_interval(base: Metric, candidate: Metric, confidence: float = CONFIDENCE) -> Interval | None:
@@ -28,6 +34,8 @@ def difference_interval(base: Metric, candidate: Metric, confidence: float = CON
     None where there are no samples to draw from: single values, or hardly any steps on a side. The draw is
     seeded by the metric's name, so the same profiles give the same interval.
     """
+    if base.statistic is not Statistic.VALUE and min(_num_steps(base), _num_steps(candidate)) >= _MANY_STEPS:
+        return _batch_interval(base, candidate, confidence)
     resamples = int(np.clip(_SAMPLES_PER_METRIC // max(base.n, candidate.n, 1), _MIN_RESAMPLES, _MAX_RESAMPLES))
     rng = np.random.default_rng(zlib.crc32(f"{base.name} {base.rank}".encode()))
     theirs, mine = draws(candidate, resamples, rng), draws(base, resamples, rng)
@@ -39,6 +47,35 @@ def difference_interval(base: Metric, candidate: Metric, confidence: float = CON
         return None
     low, high = np.quantile(differences, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(low), float(high), confidence)
+
+
+def _num_steps(metric: Metric) -> int:
+    """Of a metric that several steps lack: from its first to its last."""
+    return metric.n if metric.block is None else int(np.ptp(metric.block)) + 1 if len(metric.block) else 0
+
+
+def _batch_interval(base: Metric, candidate: Metric, confidence: float) -> Interval | None:
+    """The same by batch means (Law and Kelton): each run in stretches of steps, the spread of whose figures says how
+    far that of the whole strays. It looks at every sample once.
+    """
+    whole = figure(candidate), figure(base)
+    parts = _batch_figures(candidate), _batch_figures(base)
+    if whole[0] is None or whole[1] is None or min(map(len, parts)) < _BATCHES / 2:
+        return None
+    error = np.sqrt(sum(part.var(ddof=1) / len(part) for part in parts))
+    reach = t_quantile((1 + confidence) / 2, min(map(len, parts)) - 1) * float(error)
+    shift = whole[0] - whole[1]
+    return Interval(shift - reach, shift + reach, confidence)
+
+
+def _batch_figures(metric: Metric) -> FloatArray:
+    """float64 [batches]: the metric's statistic over each stretch of the run that has one."""
+    step = np.arange(len(metric.values)) if metric.block is None else metric.block - metric.block.min()
+    batch = step * _BATCHES // (int(step.max()) + 1)
+    rows = np.split(np.argsort(batch.astype(np.int16), kind="stable"), np.cumsum(np.bincount(batch)[:-1]))
+    group = metric.group
+    found = [statistic(metric, metric.values[own], None if group is None else group[own]) for own in rows if len(own)]
+    return np.array([value for value in found if value is not None])
 
 
 def draws(metric: Metric, resamples: int, rng: np.random.Generator) -> FloatArray | None:
@@ -54,10 +91,8 @@ def draws(metric: Metric, resamples: int, rng: np.random.Generator) -> FloatArra
     n, length = len(blocks), block_length(_influence(metric, blocks))
     starts = rng.integers(0, n, size=(resamples, -(-n // length)))
     steps = ((starts[:, :, None] + np.arange(length)) % n).reshape(resamples, -1)[:, :n]
-    if (blocks.count == 1).all():
-        return _rowwise(metric, blocks.order[blocks.first[steps]])
-    found = [_one(metric, _gather(blocks, row)) for row in steps]
-    return np.array([np.nan if value is None else value for value in found])
+    times = np.bincount((steps + n * np.arange(resamples)[:, None]).ravel(), minlength=resamples * n)
+    return _statistics(metric, blocks, times.reshape(resamples, n).astype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,39 +133,40 @@ def _median_where(values: FloatArray, group: BoolArray) -> FloatArray:
     return np.where(group, *levels)
 
 
-def _rowwise(metric: Metric, rows: IntArray) -> FloatArray:
-    """The statistic of each row of sample indices [resamples, n]."""
-    values = metric.values[rows]
+def _statistics(metric: Metric, blocks: _Blocks, times: IntArray) -> FloatArray:
+    """The metric's statistic with each step as often as each row of ``times`` [resamples, steps] says."""
+    values, step = metric.values[blocks.order], np.repeat(np.arange(len(blocks)), blocks.count)
     match metric.statistic:
         case Statistic.MEDIAN:
-            return np.median(values, axis=1)
+            return _quantiles(values, step, times, 0.5)
+        case Statistic.P99:
+            return _quantiles(values, step, times, 0.99)
         case Statistic.MEDIAN_DIFFERENCE:
             assert metric.group is not None
-            group = metric.group[rows]
-            return _masked_median(values, group) - _masked_median(values, ~group)
+            group = metric.group[blocks.order]
+            true, false = (_quantiles(values[own], step[own], times, 0.5) for own in (group, ~group))
+            return true - false
         case _:
-            return values.mean(axis=1)
+            found: FloatArray = times @ np.add.reduceat(values, blocks.first) / (times @ blocks.count)
+            return found
 
 
-def _masked_median(values: FloatArray, mask: BoolArray) -> FloatArray:
-    """The median of the masked values of each row, NaN for a row without any."""
-    ordered = np.sort(np.where(mask, values, np.inf), axis=1)
-    count = np.maximum(mask.sum(axis=1), 1)
-    every = np.arange(len(values))
-    found = (ordered[every, (count - 1) // 2] + ordered[every, count // 2]) / 2
-    return np.where(mask.any(axis=1), found, np.nan)
-
-
-def _gather(blocks: _Blocks, steps: IntArray) -> IntArray:
-    """The samples of these steps, as indices."""
-    count = blocks.count[steps]
-    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return blocks.order[np.repeat(blocks.first[steps], count) + offset]
-
-
-def _one(metric: Metric, rows: IntArray) -> float | None:
-    group: BoolArray | None = None if metric.group is None else metric.group[rows]
-    return statistic(metric, metric.values[rows], group)
+def _quantiles(values: FloatArray, step: IntArray, times: IntArray, level: float) -> FloatArray:
+    """float64 [resamples]: the quantile of the samples, each as often as its step; NaN where none is there."""
+    found = np.full(len(times), np.nan)
+    if not len(values):
+        return found
+    order = np.argsort(values, kind="stable")
+    values, step = values[order], step[order]
+    for rows in np.array_split(np.arange(len(times)), -(-len(times) * len(values) // _AT_ONCE)):
+        upto = np.cumsum(times[rows].take(step, axis=1), axis=1, dtype=np.int32)
+        place = np.maximum(upto[:, -1] - 1, 0) * level
+        low, high = (
+            values[np.minimum((upto <= edge[:, None]).sum(axis=1), len(values) - 1)]
+            for edge in (np.floor(place), np.ceil(place))
+        )
+        found[rows] = np.where(upto[:, -1] > 0, low + (high - low) * (place - np.floor(place)), np.nan)
+    return found
 
 
 def block_length(series: FloatArray) -> int:
