@@ -19,7 +19,7 @@ from dflash_bench.stats.shift import CONFIDENCE, t_quantile
 _MIN_BLOCKS = 5
 """Under this many steps a resample says nothing about their spread."""
 
-_MAX_RESAMPLES, _MIN_RESAMPLES, _SAMPLES_PER_METRIC = 1000, 200, 1_000_000
+_MAX_RESAMPLES, _MIN_RESAMPLES, _SAMPLES_PER_METRIC = 400, 200, 400_000
 
 _AT_ONCE = 4_000_000
 """Samples of resamples in memory at once."""
