@@ -105,7 +105,7 @@ def _warn_of_launches_after(view: View, found: Measurements) -> None:
         return
     graphs = calls.start[calls.name.containing("GraphLaunch")]
     start = graphs if len(graphs) >= len(steps) else calls.start[is_launch(calls.name)]
-    last = max(int(steps.end[-1]), int(view.events.ranges.end.max()))
+    last = max(int(steps.end[-1]), int(view.events.ranges.end.max(initial=0)))
     after = start[start > last]
     period = float(np.median(np.diff(steps.start)))
     if len(after) < _LONG * max(len(start) - len(after), 1) / len(steps) or after[-1] - last < _LONG * period:

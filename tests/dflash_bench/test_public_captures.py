@@ -296,3 +296,14 @@ def test_a_server_that_ran_beside_the_capture_is_not_its_engine(tmp_path):
     (named,) = query(TORCH_COMPILE, "SELECT COUNT(*) FROM StringIds WHERE value LIKE 'sglang::%'")[0]
     (profile,) = ingest([PUBLIC / f"{TORCH_COMPILE}.sqlite"], IngestOptions(profiles=tmp_path))
     assert (named > 0, profile.info.settings.get("engine")) == (True, None)
+
+
+def test_a_call_that_recurs_can_be_the_step_of_a_capture_without_ranges(documents):
+    """As the answer to the same capture proposes."""
+    ((count,),) = query(
+        TORCH_COMPILE,
+        "SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId"
+        " WHERE value LIKE 'cudaGraphLaunch%'",
+    )
+    own = figures(documents(TORCH_COMPILE, "--step-range", "call:cudaGraphLaunch"))
+    assert own["step.period"]["n"] == count - 1 == 9

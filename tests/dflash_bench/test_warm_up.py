@@ -125,3 +125,14 @@ def test_steps_that_are_left_out_are_no_warm_up(measured):
     _, run = measured(LOADS, Reading(first=2))
     assert not warm_up(run)
     assert np.all(run.find("step.period", 0).values == STEP)
+
+
+def test_steps_told_by_a_call_need_no_range(tmp_path):
+    """Nothing but calls and GPU work: figures per step all the same, and no word of an end that is missing."""
+    calls = [Call("cudaGraphLaunch", k * STEP, k * STEP + US, k + 1) for k in range(12)]
+    work = [Work(c.start + 5 * US, c.start + 300 * US, c.id) for c in calls]
+    (made,) = ingest([write(tmp_path / "a.sqlite", [], calls, work)], IngestOptions(profiles=tmp_path / "profiles"))
+    run = measure(open_profile(made.path), Reading(step="call:cudaGraphLaunch"))
+    assert run.find("step.period", 0).values.tolist() == [STEP] * 11
+    assert run.find("gpu.dry_per_step", 0) is not None
+    assert not [f.code for f in run.findings if f.code in ("ranges_end_early", "tail_incomplete", "no_steps")]
