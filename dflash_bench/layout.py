@@ -39,7 +39,7 @@ import pyarrow as pa
 from dflash_bench.model import ProcessInfo
 
 FORMAT_VERSION = 2
-NO_RANK = "__HIVE_DEFAULT_PARTITION__"
+_NO_RANK = "__HIVE_DEFAULT_PARTITION__"
 RUN_FILE = "run.json"
 FIGURES = "figures"
 """The folder of what was measured, which can be made again."""
@@ -170,7 +170,7 @@ PROCESSES = _schema(
 
 def part_path(table: Events, rank: int | None, process: ProcessInfo) -> Path:
     """Where the rows of a process lie, relative to the profile. A process id can recur in another capture."""
-    partition = NO_RANK if rank is None else str(rank)
+    partition = _NO_RANK if rank is None else str(rank)
     return Path(table) / f"rank={partition}" / f"capture{process.capture}-process{process.process}.parquet"
 
 

@@ -67,7 +67,7 @@ def fetch(url: Url, target: Path, progress: Transferred | None = None) -> None:
         with driver_errors(url):
             target.parent.mkdir(parents=True, exist_ok=True)
             size = fs.info(path).get("size")
-            check_space(target.parent, size or 0, url)
+            _check_space(target.parent, size or 0, url)
             fs.get_file(path, str(target), callback=Callback(hooks={"bytes": on_bytes}))
         there = target.stat().st_size if target.exists() else 0
         if size is not None and there != size:
@@ -81,7 +81,7 @@ def fetch(url: Url, target: Path, progress: Transferred | None = None) -> None:
 def fetch_all(files: Listing, folder: Path, progress: Transferred | None = None) -> None:
     """Copy files into a local folder under their names. Raises as `fetch` does, and at once when there is no room."""
     folder.mkdir(parents=True, exist_ok=True)
-    check_space(folder, sum(size or 0 for _, size in files.values()), f"what is to be fetched ({len(files)} files)")
+    _check_space(folder, sum(size or 0 for _, size in files.values()), f"what is to be fetched ({len(files)} files)")
     for name, (url, _) in files.items():
         fetch(url, folder / name, progress)
 
@@ -163,7 +163,7 @@ def remove_folder(url: Url) -> None:
         fs.rm(path, recursive=True)
 
 
-def check_space(folder: Path, size: int, what: object) -> None:
+def _check_space(folder: Path, size: int, what: object) -> None:
     """Raises DataError when a folder's disk has no room for ``size`` bytes more."""
     free = shutil.disk_usage(folder).free
     if size > free:

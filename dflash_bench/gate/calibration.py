@@ -18,7 +18,7 @@ from dflash_bench.stats.families import PRIMARY_SHARE
 from dflash_bench.stats.noise import inexact, noise, scale
 from dflash_bench.stats.power import planned_detectable
 
-MIN_RUNS = 4
+_MIN_RUNS = 4
 _MAX_RUNS = 20
 
 
@@ -41,10 +41,10 @@ class Floor:
 
 
 def noise_floor(runs: Sequence[RunMetrics], policy: Policy, repeats: int) -> tuple[Floor, ...]:
-    """The noise floor of everything that the policy watches. Raises UsageError for fewer than `MIN_RUNS` runs."""
-    if len(runs) < MIN_RUNS:
+    """The noise floor of everything that the policy watches. Raises UsageError for fewer than `_MIN_RUNS` runs."""
+    if len(runs) < _MIN_RUNS:
         raise UsageError(
-            f"too few runs to tell the noise: {len(runs)}; {MIN_RUNS} at least, 10 are good",
+            f"too few runs to tell the noise: {len(runs)}; {_MIN_RUNS} at least, 10 are good",
             hint="dflash-bench calibrate --arm ARM --repeats 10",
         )
     keys = [(m.name, m.rank) for m in runs[0].metrics if policy.is_watching(m.name, m.rank) and spec(m.name).is_judged]
@@ -59,7 +59,7 @@ def _floor(
     runs: Sequence[RunMetrics], name: str, rank: int | None, policy: Policy, repeats: int, level: float
 ) -> Floor | None:
     figures = _figures(runs, name, rank)
-    if len(figures) < MIN_RUNS:
+    if len(figures) < _MIN_RUNS:
         return None
     kind, unit = noise(name), spec(name).unit
     if _is_exact(name, figures):

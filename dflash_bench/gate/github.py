@@ -11,7 +11,7 @@ from dflash_bench.report.markdown import escaped, markdown
 
 MARKER = "<!-- dflash-bench gate -->"
 """The first line of a comment, by which a workflow finds and replaces the one before."""
-MAX_LINES = 10
+_MAX_LINES = 10
 
 _SIGNS = {Answer.PASS: "✅", Answer.FAIL: "❌", Answer.INCONCLUSIVE: "❔"}
 
@@ -51,8 +51,8 @@ def comment(decision: Decision) -> str:
     lines += [f"{escaped(line)}  " for line in headline.lines] + [""]
     order = [Answer.FAIL, Answer.INCONCLUSIVE]
     open_ = sorted((c for c in told(decision.checks) if c.outcome in order), key=lambda c: order.index(c.outcome))
-    lines += [f"- {escaped(sentence(check))}" for check in open_[:MAX_LINES]]
-    lines += [f"- … and {len(open_) - MAX_LINES} more in the table"] if len(open_) > MAX_LINES else []
+    lines += [f"- {escaped(sentence(check))}" for check in open_[:_MAX_LINES]]
+    lines += [f"- … and {len(open_) - _MAX_LINES} more in the table"] if len(open_) > _MAX_LINES else []
     lines += [f"- {escaped(warning)}" for warning in report.warnings]
     passed = len(decision.of(Answer.PASS))
     lines += ["", f"{passed} of {len(decision.checks)} checks pass.", ""]

@@ -25,7 +25,7 @@ _MAX_FILES = 900
 """Files that a task writes at most, one per table and process: a program may have 1,024 open where nobody says more."""
 
 Told = TypeVar("Told")
-OnRows = Callable[[int], None]
+_OnRows = Callable[[int], None]
 """Called with the number of rows that were read since the last call."""
 
 
@@ -64,7 +64,7 @@ def plan(exports: Sequence[Source], folder: Path) -> tuple[Task, ...]:
     )
 
 
-def run_task(task: Task, on_rows: OnRows | None = None) -> TaskResult:
+def run_task(task: Task, on_rows: _OnRows | None = None) -> TaskResult:
     """Read a section and write its rows, one Parquet file per table and process.
 
     Raises DataError when the capture is damaged, or its processes are too many to be true, and OSError when the rows

@@ -150,7 +150,7 @@ class Meeting:
         return self.lateness.max(axis=0)
 
 
-def meet(found: Sequence[Agreements]) -> tuple[tuple[Meeting, ...], tuple[Finding, ...]] | None:
+def find_meetings(found: Sequence[Agreements]) -> tuple[tuple[Meeting, ...], tuple[Finding, ...]] | None:
     """Find which agreements of the ranks belong together. One meeting for each place in the steps.
 
     None for fewer than two ranks, and where most agreements are not known to belong together.

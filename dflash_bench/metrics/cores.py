@@ -33,7 +33,7 @@ def measure_cores(profile: Profile, reading: Reading) -> list[tuple[ProcessInfo,
     return [(core, _measured(profile, reading, core)) for core in cores]
 
 
-def workers_of(core: ProcessInfo, processes: Sequence[ProcessInfo]) -> list[ProcessInfo]:
+def _workers_of(core: ProcessInfo, processes: Sequence[ProcessInfo]) -> list[ProcessInfo]:
     """The ranks of a core's group; of a core without a group all those of its capture."""
     ranks = [p for p in processes if p.rank is not None]
     return [p for p in ranks if (p.capture == core.capture if core.group is None else p.group == core.group)]
@@ -59,7 +59,7 @@ def _measured(profile: Profile, reading: Reading, core: ProcessInfo) -> Measurem
 
 
 def _views(profile: Profile, reading: Reading, core: ProcessInfo) -> Iterator[View]:
-    for worker in workers_of(core, profile.info.processes):
+    for worker in _workers_of(core, profile.info.processes):
         # on another clock a step of the worker is at no known time of the core
         if worker.capture == core.capture:
             yield View(profile, load_events(profile, worker, reading.rules), reading, is_own_loop=False)
@@ -97,7 +97,7 @@ def of_the_group(
     for core, found in cores:
         if not any(name.startswith("alloc.") for name in found.metrics):
             continue
-        for worker in workers_of(core, processes):
+        for worker in _workers_of(core, processes):
             assert worker.rank is not None
             own = of_rank[worker.rank]
             for name in [name for name in own.metrics if name.startswith("alloc.")]:

@@ -9,8 +9,8 @@ import numpy as np
 from dflash_bench.metrics.agreement import Agreements, Meeting
 from dflash_bench.model import FloatArray, Value
 
-LATE_START = "late start"
-UNATTRIBUTED = "unattributed"
+_LATE_START = "late start"
+_UNATTRIBUTED = "unattributed"
 
 
 def lateness_rows(found: Sequence[Agreements], meetings: Sequence[Meeting]) -> list[tuple[Value, ...]]:
@@ -66,7 +66,7 @@ def _size(row: tuple[Value, ...]) -> float:
 def _lateness_parts(found: Sequence[Agreements], meeting: Meeting) -> Iterator[tuple[str, FloatArray]]:
     """Each cause and its part of the lateness, ns, [ranks, n]: one at a time, since they can be large and many."""
     part: FloatArray = meeting.begin - np.median(meeting.begin, axis=0)
-    yield LATE_START, part
+    yield _LATE_START, part
     total, nothing = part, np.zeros(meeting.arrival.shape[1])
     for name in dict.fromkeys(name for a in found for name in a.work):
         own = np.stack(
@@ -75,4 +75,4 @@ def _lateness_parts(found: Sequence[Agreements], meeting: Meeting) -> Iterator[t
         part = own - np.median(own, axis=0)
         yield name, part
         total = total + part
-    yield UNATTRIBUTED, meeting.lateness - total
+    yield _UNATTRIBUTED, meeting.lateness - total

@@ -10,7 +10,7 @@ import numpy as np
 
 from dflash_bench.errors import DataError
 from dflash_bench.findings import finding
-from dflash_bench.metrics.agreement import Agreements, agreement_metrics, meet, on_clocks
+from dflash_bench.metrics.agreement import Agreements, agreement_metrics, find_meetings, on_clocks
 from dflash_bench.metrics.cache import cached
 from dflash_bench.metrics.clocks import first_on_clock
 from dflash_bench.metrics.cores import measure_cores, of_the_group
@@ -103,7 +103,7 @@ def _measure(profile: Profile, reading: Reading, workers: Workers) -> RunMetrics
         clock,
         [capture.session_start_utc_ns for capture in info.captures],
     )
-    if (met := meet(agreements)) is not None:
+    if (met := find_meetings(agreements)) is not None:
         meetings, about_meeting = met
         alone += agreement_metrics(meetings)
         for name, rows_of in (("dp.wait_by_cause", wait_rows), ("dp.lateness_by_cause", lateness_rows)):

@@ -13,8 +13,8 @@ from dflash_bench.metrics.events.arrays import by_code, changes
 from dflash_bench.metrics.registry import spec
 from dflash_bench.model import BoolArray, Finding, FloatArray, IntArray, Metric, Value
 
-Label = tuple[str, ...]
-Causes = dict[Label, list[IntArray]]
+_Label = tuple[str, ...]
+Causes = dict[_Label, list[IntArray]]
 """The nanoseconds, int [n], that each label takes the blame for."""
 
 _FITS = 1 << 31

@@ -15,7 +15,7 @@ from dflash_bench.metrics.measurements import metric
 from dflash_bench.model import IntArray, Metric, RunInfo, Table, Value
 from dflash_bench.profile import Profile
 
-BUCKET = 16
+_BUCKET = 16
 """Running requests that share a figure; the public reports quote 32-47."""
 
 TRACING_COST = "tracing.cost"
@@ -34,7 +34,7 @@ TRACING_COLUMNS = (
 def step_metrics(profile: Profile, rank: int) -> Iterator[Metric]:
     """``step.period@LOW-HIGH`` of one rank: samples int64 ns, of the steps with LOW to HIGH requests running."""
     steps = profile.steps(rank)
-    running = int_values(steps.column("running"))[:-1] // BUCKET
+    running = int_values(steps.column("running"))[:-1] // _BUCKET
     number, period = int_values(steps.column("step"))[:-1], _periods(profile, rank, StepTable.STEPS)
     is_counted, pair = np.ones(len(number), bool), None
     if profile.arm is not None and len(number):
@@ -43,10 +43,10 @@ def step_metrics(profile: Profile, rank: int) -> Iterator[Metric]:
         is_counted = (arms[:-1] == profile.arm) & (arms[1:] == profile.arm) & (pair[1:] == pair[:-1])
         pair = pair[:-1]
     for bucket in np.unique(running[is_counted]):
-        low = int(bucket) * BUCKET
+        low = int(bucket) * _BUCKET
         inside = is_counted & (running == bucket)
         own = None if pair is None else pair[inside]
-        yield metric(f"step.period@{low}-{low + BUCKET - 1}", rank, period[inside], block=number[inside], pair=own)
+        yield metric(f"step.period@{low}-{low + _BUCKET - 1}", rank, period[inside], block=number[inside], pair=own)
 
 
 def tracing_cost(profile: Profile) -> Table:

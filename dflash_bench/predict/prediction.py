@@ -166,7 +166,7 @@ class _Draws:
         # the run predicted is another process than those measured: both kinds of luck count. From three runs on the
         # draws show the first kind by themselves
         luck = 1 / len(runs) + (len(runs) < 3)
-        spread = host_speed_spread(runs) * luck**0.5
+        spread = _host_speed_spread(runs) * luck**0.5
         self.speed = np.exp(random.normal(0.0, spread, (1, redraws.replicates, 1)))
 
     def of(self, name: str) -> FloatArray:
@@ -235,7 +235,7 @@ class _Draws:
         return np.stack(rows)
 
 
-def host_speed_spread(runs: Sequence[Sequence[StepTrace]]) -> float:
+def _host_speed_spread(runs: Sequence[Sequence[StepTrace]]) -> float:
     """By how much the host of another process would be faster or slower: standard deviation of its logarithm.
 
     From the runs where there are at least three; else from the tenths of the run, and no less than what processes of
@@ -251,7 +251,7 @@ def _own_host(trace: StepTrace) -> FloatArray:
     return np.maximum(trace.host - trace.other_waits, 1.0)
 
 
-def correlation_between_ranks(traces: Sequence[StepTrace]) -> float | None:
+def _correlation_between_ranks(traces: Sequence[StepTrace]) -> float | None:
     """Mean correlation of the ranks' work before the agreement, step by step; None with one rank."""
     if len(traces) < 2:
         return None

@@ -188,18 +188,18 @@ def _basis(sides: Sides) -> str:
     """Device, ranks, workload, how many runs, and what tracing cost."""
     base, candidate = sides.base[0].info, sides.candidate[0].info
     num = len(sides.base), len(sides.candidate)
-    pairs = {found for run in sides.base if (found := num_pairs(run))}
+    pairs = {found for run in sides.base if (found := _num_pairs(run))}
     if pairs:
         runs = f"{num[0]} process{'es' * (num[0] != 1)} × {' and '.join(map(str, sorted(pairs)))} pairs of blocks"
     else:
         runs = "one run a side" if num == (1, 1) else f"{num[0]} + {num[1]} runs"
-    engine = _same(*(engine_name(info) for info in (base, candidate) if _engine(info)[0]))
+    engine = _same(*(_engine_name(info) for info in (base, candidate) if _engine(info)[0]))
     parts = [engine, _machine(base, candidate), _same(base.workload, candidate.workload)]
     parts += [runs, _steps(sides), _tracing(sides)]
     return "on " + ", ".join(p for p in parts if p)
 
 
-def num_pairs(run: RunMetrics) -> int:
+def _num_pairs(run: RunMetrics) -> int:
     """How many pairs of blocks a run in which arms take turns consists of; 0 for a run of one arm."""
     found = (m.pair for m in run.metrics if m.pair is not None and m.rank is not None)
     return max((len(np.unique(pair)) for pair in found), default=0)
@@ -218,7 +218,7 @@ def _same(*values: str | None) -> str:
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM"}
 
 
-def engine_name(info: RunInfo) -> str:
+def _engine_name(info: RunInfo) -> str:
     """What ran, with its version, as far as the capture says so."""
     if "steps_asked" in info.settings:
         return "the built-in loop"
@@ -235,7 +235,7 @@ def _steps(sides: Sides) -> str:
     runs = (*sides.base, *sides.candidate)
     # of each block of steps the last has no period
     found = {
-        m.n + (num_pairs(run) or 1)
+        m.n + (_num_pairs(run) or 1)
         for run in runs
         for m in run.metrics
         if m.name == "step.period" and m.rank is not None
@@ -330,7 +330,7 @@ def _mean(run: RunMetrics, name: str) -> float | None:
 
 
 def _about(info: RunInfo, step_range: str, num_steps: int) -> str:
-    engine = engine_name(info)
+    engine = _engine_name(info)
     arm = f"arm {info.arm}" if info.arm and info.arm != _engine(info)[0] else ""
     named = (arm, f"workload {info.workload}" if info.workload else "")
     ranks = len(info.ranks)

@@ -36,7 +36,7 @@ class Backend(StrEnum):
     NCCL = "nccl"
 
 
-DEFAULT_STEPS = 400
+_DEFAULT_STEPS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class RunRequest:
     @property
     def num_steps(self) -> int:
         """Steps that one process decodes and counts."""
-        return len(self.labels) * self.pairs * self.block if self.is_duet else self.steps or DEFAULT_STEPS
+        return len(self.labels) * self.pairs * self.block if self.is_duet else self.steps or _DEFAULT_STEPS
 
     @property
     def loop_arguments(self) -> tuple[str, ...]:

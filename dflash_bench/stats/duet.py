@@ -9,7 +9,7 @@ import numpy as np
 from dflash_bench.metrics.summary import statistic
 from dflash_bench.model import FloatArray, IntArray, Metric, Statistic
 
-TAIL_PAIRS = 3
+_TAIL_PAIRS = 3
 """So many pairs in a row make one where the statistic needs more steps than a block holds: tails, and medians of two
 kinds of steps."""
 
@@ -36,7 +36,7 @@ def common_pairs(parts: Sequence[tuple[IntArray, FloatArray]]) -> list[FloatArra
 def _by_pair(metric: Metric) -> dict[int, float | None]:
     if metric.pair is None or not len(metric.values):
         return {}
-    pair = metric.pair if metric.statistic in (Statistic.MEAN, Statistic.MEDIAN) else metric.pair // TAIL_PAIRS
+    pair = metric.pair if metric.statistic in (Statistic.MEAN, Statistic.MEDIAN) else metric.pair // _TAIL_PAIRS
     order = np.argsort(pair, kind="stable")
     keys, first = np.unique(pair[order], return_index=True)
     parts = np.split(order, first[1:])

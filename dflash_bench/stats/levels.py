@@ -19,7 +19,7 @@ from dflash_bench.model import FloatArray
 
 MIN_RANKS = 4
 """The median of three others stays where it is when one of them moves; with fewer, each would take others along."""
-MIN_COSTS = 5
+_MIN_COSTS = 5
 """Costs whose median says how fast the host was."""
 _SMALLEST_NS = 2_000.0
 """A shorter cost is mostly what it costs to measure it."""
@@ -37,12 +37,12 @@ def levelled(figures: Mapping[int, FloatArray]) -> dict[int, FloatArray]:
 
 
 def host_speed(costs: Sequence[FloatArray]) -> FloatArray | None:
-    """float64 [runs]: how many times as long as usual the host took in each run; None with fewer than `MIN_COSTS`.
+    """float64 [runs]: how many times as long as usual the host took in each run; None with fewer than `_MIN_COSTS`.
 
     ``costs``: float64 [runs], ns, of each range; the usual is the median over all runs.
     """
     chosen = [c / usual for c in costs if (usual := float(np.median(c))) >= _SMALLEST_NS and (c > 0).all()]
-    if len(chosen) < MIN_COSTS:
+    if len(chosen) < _MIN_COSTS:
         return None
     found: FloatArray = np.median(chosen, axis=0)
     return found

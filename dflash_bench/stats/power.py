@@ -9,7 +9,7 @@ import numpy as np
 
 from dflash_bench.stats.shift import CONFIDENCE, Shift, t_quantile
 
-POWER = 0.90
+_POWER = 0.90
 _PROMISE = 0.95
 """A number is named when it decides in so many of the cases that the data leave open: that held in 90 of 100."""
 _FURTHER = (1, 2, 3, 4, 6, 8, 12, 16, 20)
@@ -22,13 +22,13 @@ def detectable(found: Shift, tolerance: float, level: float) -> float:
     ``level``: the p-value that a verdict takes, two-sided.
     """
     certain = found.allowance + t_quantile(1 - level / 2, found.degrees) * found.error
-    return max(certain, tolerance) + t_quantile(POWER, found.degrees) * found.error
+    return max(certain, tolerance) + t_quantile(_POWER, found.degrees) * found.error
 
 
 def planned_detectable(spread: float, runs: int, level: float) -> float:
     """The smallest difference, in the metric's unit, that this many runs a side tell from chance 9 times in 10."""
     degrees = 2 * runs - 2
-    return (_quantile(1 - level / 2, degrees) + _quantile(POWER, degrees)) * spread * math.sqrt(2 / runs)
+    return (_quantile(1 - level / 2, degrees) + _quantile(_POWER, degrees)) * spread * math.sqrt(2 / runs)
 
 
 def further_runs(found: Shift, have: int, tolerance: float, level: float) -> int | None:

@@ -34,7 +34,7 @@ MIN_SESSIONS = 10
 LUCK = 1.0
 """How much a process strays by its own luck, as a multiple of the error of a mean of 30 pairs; docs/verdicts.md tells
 what it was measured on."""
-LUCK_DEGREES = 6
+_LUCK_DEGREES = 6
 """As many processes that belief is worth."""
 _LUCK_PAIRS = 30
 _TRIM = 0.1
@@ -195,8 +195,8 @@ def of_duets(processes: Sequence[FloatArray], least_spread: float = 0.0) -> Shif
     within = float((errors**2).mean())
     belief = within + LUCK * float((scatters**2).mean()) / _LUCK_PAIRS
     between = float(values.var(ddof=1)) if num > 1 else 0.0
-    degrees = LUCK_DEGREES + num - 1
-    variance = max((LUCK_DEGREES * belief + (num - 1) * between) / degrees, within)
+    degrees = _LUCK_DEGREES + num - 1
+    variance = max((_LUCK_DEGREES * belief + (num - 1) * between) / degrees, within)
     spread = max(math.sqrt(variance), least_spread)
     total = min(degrees, float(inner.sum())) if num == 1 else degrees
     pairs = sum(len(d) for d in processes if len(d) >= _MIN_PAIRS)

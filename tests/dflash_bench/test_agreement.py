@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.metrics.agreement import agreement_metrics, agreements_of, meet
+from dflash_bench.metrics.agreement import agreement_metrics, agreements_of, find_meetings
 from dflash_bench.metrics.clocks import best_shift, clock_of, overlapping
 from dflash_bench.metrics.lateness import lateness_rows, wait_rows
 from dflash_bench.metrics.measure import measure
@@ -36,7 +36,7 @@ def rank_events(rank, capture, prepare, shift=0, allocs=(), leave_late=0):
 
 def met(*made):
     found = [agreements_of(view(m)) for m in made]
-    meetings, findings = meet(found)
+    meetings, findings = find_meetings(found)
     assert len(meetings) == 1
     return found, meetings[0], {f.code: f for f in findings}
 
@@ -85,7 +85,7 @@ def test_of_ranks_that_arrive_together_the_lowest_counts_as_last():
 
 
 def test_one_rank_does_not_meet():
-    assert meet([agreements_of(view(rank_events(0, 0, [50])))]) is None
+    assert find_meetings([agreements_of(view(rank_events(0, 0, [50])))]) is None
 
 
 def test_the_last_to_arrive_allocated_or_not():
@@ -160,7 +160,7 @@ def barrier(*arrivals):
 def test_a_rank_that_idles_agrees_outside_its_steps_and_is_not_paired_by_order():
     """Rank 1 has no request for the first three agreements: those are no agreements of its steps, nor of anybody's."""
     first, second = barrier([1000 * k for k in range(8)], [1000 * k + 50 for k in range(8)])
-    ((meeting,), findings) = meet([agreeing(0, 0, first), agreeing(1, 0, second, steps=range(3, 8))])
+    ((meeting,), findings) = find_meetings([agreeing(0, 0, first), agreeing(1, 0, second, steps=range(3, 8))])
     assert meeting.wait.tolist() == [[50] * 5, [0] * 5]
     assert [(f.code, f.count) for f in findings] == [("agreements_outside_steps", 3)]
 
@@ -171,7 +171,9 @@ def test_captures_that_begin_at_different_steps_are_paired_by_the_steadiest_offs
     rng = np.random.default_rng(5)
     begin = np.cumsum(rng.integers(8_000_000, 9_000_000, 60))
     first, second = barrier(begin.tolist(), (begin + rng.integers(0, 300_000, 60)).tolist())
-    ((meeting,), findings) = meet([agreeing(0, 0, first[: 60 - behind]), agreeing(1, 1, second[behind:], 7_000_000)])
+    ((meeting,), findings) = find_meetings(
+        [agreeing(0, 0, first[: 60 - behind]), agreeing(1, 1, second[behind:], 7_000_000)]
+    )
     assert meeting.arrival.shape[1] == 60 - 2 * behind
     assert [clock.offset for clock in meeting.clocks] == [0, 7_000_000]
     wait = (np.array(second)[behind : 60 - behind, 0] - np.array(first)[behind : 60 - behind, 0]).tolist()
@@ -208,7 +210,7 @@ def test_intervals_that_overlap_belong_together_and_each_once():
 def test_ranks_on_one_clock_whose_agreements_never_overlap_give_no_figure(tmp_path):
     first = [(1000 * k, 1000 * k + 10) for k in range(9)]
     second = [(1000 * k + 500, 1000 * k + 510) for k in range(9)]
-    assert meet([agreeing(0, 0, first), agreeing(1, 0, second)]) is None
+    assert find_meetings([agreeing(0, 0, first), agreeing(1, 0, second)]) is None
 
 
 def test_two_agreements_of_a_step_are_told_apart():
@@ -224,7 +226,7 @@ def test_two_agreements_of_a_step_are_told_apart():
                 Range("dp_agreement", t + 500 + late, t + 540),
             ]
         made.append(agreements_of(view(events(ranges, rank=rank, capture=0))))
-    meetings, findings = meet(made)
+    meetings, findings = find_meetings(made)
     assert [meeting.place for meeting in meetings] == [1, 2]
     assert [meeting.wait.tolist() for meeting in meetings] == [[[10] * 4, [0] * 4], [[30] * 4, [0] * 4]]
     assert findings == ()
@@ -238,7 +240,7 @@ def test_two_agreements_of_a_step_are_told_apart():
 def test_two_step_scopes_in_an_iteration_are_said():
     more = [Range("decode_step", 1000 * k + 200, 1000 * k + 300) for k in range(6)]
     first, second = barrier([1000 * k for k in range(6)], [1000 * k + 5 for k in range(6)])
-    _, findings = meet([agreeing(0, 0, first, more=more), agreeing(1, 0, second)])
+    _, findings = find_meetings([agreeing(0, 0, first, more=more), agreeing(1, 0, second)])
     assert [(f.code, f.rank, f.count) for f in findings] == [("steps_twice", 0, 5)]
 
 

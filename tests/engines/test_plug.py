@@ -105,7 +105,6 @@ def test_ngram_does_not_go_through_what_is_replaced(tmp_path, page_size):
     words = ("--weights", "chained", "--spec", "ngram")
     said = run(tmp_path / "log", ("--arm", "topup", "--shadow", "20"), (*words, "--page-size", page_size))
     assert said.tokens == unpatched(*words).tokens
-    assert said.json["output"] == unpatched(*DFLASH).json["output"]
     assert said.json["engine"]["accept_len_mean"] > 2
     assert "compared" not in said.log
 

@@ -62,7 +62,7 @@ def cluster(address: str, carriage: Carriage | None = None) -> Iterator[RunTasks
             client.close(timeout=_CONNECT_S)
 
 
-def unseen(token: Path | None, files: Sequence[tuple[Path, int]]) -> Path | None:
+def _unseen(token: Path | None, files: Sequence[tuple[Path, int]]) -> Path | None:
     """On a worker: the first of these paths that is not here as the client has it (path, size); None when all are."""
     if token is not None and not token.exists():
         return token.parent
@@ -139,7 +139,7 @@ def _check_sight(client: Any, tasks: Sequence[Task], carriage: Carriage) -> None
         token = tasks[0].folder / f"seen-{secrets.token_hex(8)}"
         token.touch()
     # a worker that dies meanwhile has nothing to say
-    found = client.run(unseen, token, [(path, _size(path)) for path in sorted(paths)], on_error="ignore")
+    found = client.run(_unseen, token, [(path, _size(path)) for path in sorted(paths)], on_error="ignore")
     for worker, path in found.items():
         if path is not None:
             raise UsageError(

@@ -24,7 +24,7 @@ taken as damaged."""
 _TIE = 0.01
 """Share of its time by which a stream must lead another to be where a piece mostly runs."""
 
-GRAPH_BITS = 32
+_GRAPH_BITS = 32
 """nsys' graphNodeId: the graph above these bits, the node below."""
 
 
@@ -90,7 +90,7 @@ def read_gpu_rows(profile: Profile, process: ProcessInfo) -> GpuRows:
     device, stream, correlation, kind, start, end, node, graph = read_columns(
         profile, Events.GPU_WORK, process, columns
     ).values()
-    graph = slim(np.where(graph == NONE, node >> GRAPH_BITS, graph))
+    graph = slim(np.where(graph == NONE, node >> _GRAPH_BITS, graph))
     rows = GpuRows(
         device, stream, correlation, kind.among({"graph"}), start, end, node, graph, np.zeros(len(end), bool)
     )
@@ -204,7 +204,7 @@ def _identified(rows: GpuRows) -> tuple[IntArray, int]:
     # rows of whole replays have no node: as rows of one node they are as many replays as they are rows
     of_graph = lone[rows.is_replay[lone] | (rows.node[lone] != NONE)]
     nodes, place, count = np.unique(rows.node[of_graph], return_inverse=True, return_counts=True)
-    graph = nodes >> GRAPH_BITS
+    graph = nodes >> _GRAPH_BITS
     is_even = np.array([len(set(count[graph == own].tolist())) == 1 for own in graph.tolist()], bool)
     of_graph, place = (of_graph[is_even[place]], place[is_even[place]]) if len(nodes) else (of_graph, place)
     occurrence = _occurrences(place)
