@@ -108,11 +108,10 @@ def by_line(run: RunMetrics, causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _cut(cause: Cause, lines: Sequence[tuple[str, int]]) -> Iterator[Cause]:
-    for line, total in lines:
+    rest = cause.total_ns - sum(total for _, total in lines)
+    for line, total in (*lines, ("", rest)):
         late = None if cause.late_ns is None else int(cause.late_ns * total / max(cause.total_ns, 1))
         yield replace(cause, line=line, total_ns=total, late_ns=late)
-    rest = cause.total_ns - sum(total for _, total in lines)
-    yield replace(cause, total_ns=rest, late_ns=None if cause.late_ns is None else min(cause.late_ns, rest))
 
 
 def _warm_up(run: RunMetrics, table: str) -> Counter[tuple[Value, Value]]:
