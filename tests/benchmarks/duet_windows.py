@@ -16,10 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from scipy.stats import beta
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.verdicts import upper
 from h200_duets import PROCESSES, arm_of, made_worse, windows
 
 from dflash_bench.gate.decision import decide
@@ -57,11 +56,6 @@ def ranks(judged: Judgement) -> str:
     """Which rank a verdict that moved is about, where it is one."""
     moved = judged.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)
     return f" on rank {judged.rank}" if moved and judged.rank is not None else ""
-
-
-def upper(count: int, trials: int) -> float:
-    """The exact upper 95 % bound of a share."""
-    return float(beta.ppf(0.95, count + 1, trials - count)) if count < trials else 1.0
 
 
 def table(title: str, sides: Sequence[Sides]) -> None:
