@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from dflash_bench.metrics.events.arrays import NONE, Index, distinct, selected, stacked
-from dflash_bench.metrics.lines import CodeLines, blame_lines
+from dflash_bench.metrics.lines import blame_lines
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.per_step import add_per_step
 from dflash_bench.metrics.view import View
@@ -85,9 +85,9 @@ def measure_dry(view: View, found: Measurements) -> None:
         (names.values, names.codes_at(row))
         for names, row in ((view.own.name, cut.held), (view.events.calls.name, cut.call))
     ]
-    if (lines := CodeLines(view)).is_told:
+    if view.code_lines.is_told:
         begun = np.where(cut.call == NONE, NONE, view.events.calls.start[cut.call])
-        blame_lines(lines, found, "dry.by_cause", keys, (cut.thread, cut.start, cut.stop), begun, cut.step)
+        blame_lines(view, found, "dry.by_cause", keys, (cut.thread, cut.start, cut.stop), begun, cut.step)
     keys, step, total = _by_step(keys, cut.step, cut.stop - cut.start, len(view.scope))
     found.blame("dry.by_cause", keys, total, separator=" · ")
     blame_warm_up(view, found, "dry.by_cause", keys, total, step, separator=" · ")

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from dflash_bench.metrics.events.arrays import NONE, OPEN
+from dflash_bench.metrics.events.code_lines import CodeLines
 from dflash_bench.metrics.events.gpu import pieces
 from dflash_bench.metrics.events.host import Ranges, ThreadIndex, thread_index
 from dflash_bench.metrics.events.kinds import Kind, kinds_of
@@ -166,6 +167,11 @@ class View:
     @cached_property
     def call_index(self) -> ThreadIndex:
         return thread_index(self.events.calls)
+
+    @cached_property
+    def code_lines(self) -> CodeLines:
+        """What the process ran, as far as its capture tells; read once, when it is first asked for."""
+        return CodeLines(self.profile, self.events.process)
 
     @cached_property
     def step_thread(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from dflash_bench.metrics.events.arrays import NONE, Names, compact, distinct, stacked
 from dflash_bench.metrics.events.host import ApiCalls, calls_in_order
 from dflash_bench.metrics.events.launches import is_launch
-from dflash_bench.metrics.lines import CodeLines, blame_lines
+from dflash_bench.metrics.lines import blame_lines
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.per_step import add_per_step
 from dflash_bench.metrics.view import View
@@ -98,9 +98,9 @@ def measure_waits(view: View, found: Measurements) -> None:
     keys = [paths, (waits.name.values, waits.name.codes)]
     found.blame("sync.by_range", keys, waits.end - waits.start)
     blame_warm_up(view, found, "sync.by_range", keys, waits.end - waits.start, of_wait[inside])
-    if (lines := CodeLines(view)).is_told:
+    if view.code_lines.is_told:
         where = waits.thread, waits.start, waits.end
-        blame_lines(lines, found, "sync.by_range", keys, where, waits.start, of_wait[inside])
+        blame_lines(view, found, "sync.by_range", keys, where, waits.start, of_wait[inside])
     if exposed is not None:
         found.blame("sync.by_range.exposed", keys, exposed)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_bench.ingest.sources import IngestOptions, ingest
-from dflash_bench.metrics.lines import CodeLines, line_of_frame
+from dflash_bench.metrics.events.code_lines import CodeLines, line_of_frame
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.profile import open_profile
@@ -66,7 +66,7 @@ def test_each_instant_goes_to_the_innermost_line(of_threads, data):
     ran = [(t, k % 3, *span) for t, spans_ in enumerate(of_threads) for k, span in enumerate(spans_)]
     asked = [(t, b, b + n) for t in range(2) for b, n in data.draw(spans)]
     thread, code, start, end = (np.array(c, np.int64) for c in (zip(*ran, strict=True) if ran else ((),) * 4))
-    lines = CodeLines(SimpleNamespace())
+    lines = CodeLines(None, None)
     lines.__dict__["_running"] = thread, SimpleNamespace(codes=code), start, end
     row, line, length = lines.cut(*(np.array(c, np.int64) for c in (zip(*asked, strict=True) if asked else ((),) * 3)))
     found = Counter()
