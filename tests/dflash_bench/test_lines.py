@@ -18,7 +18,9 @@ from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.events.code_lines import CodeLines, line_of_frame
 from dflash_bench.metrics.measure import measure
 from dflash_bench.metrics.reading import Reading
+from dflash_bench.model import Table
 from dflash_bench.profile import open_profile
+from dflash_bench.report.causes import Cause, by_line
 from dflash_bench.report.headline import run_headline
 from dflash_bench.report.run import run_report
 
@@ -189,3 +191,15 @@ def test_a_call_that_nsys_took_a_chain_of_names_its_frame(tmp_path):
     assert found[*wait, "rebuild (engine.so)"] == 3 * 110 * US
     # behind the work's end the host still waits: that part of the dry gap has the same line
     assert found["dry.by_cause", "fill · cudaStreamSynchronize", None, "rebuild (engine.so)"] > 0
+
+
+def test_what_made_a_launch_late_is_shared_out_over_lines_and_the_rest_and_no_more():
+    wait = Cause("run", "cudaStreamSynchronize", 9, 1000, 400)
+    columns = ("rank", "table", "cause", "api", "line", "total_ns")
+    rows = ((None, "sync.by_range", "run", "cudaStreamSynchronize", f"f{k} (a.py:1)", 100 * k) for k in (2, 3))
+    parts = by_line(SimpleNamespace(tables=[Table("lines.by_cause", columns, tuple(rows))]), [wait])
+    assert [(c.line, c.total_ns, c.late_ns) for c in parts] == [
+        ("", 500, 200),
+        ("f3 (a.py:1)", 300, 120),
+        ("f2 (a.py:1)", 200, 80),
+    ]
