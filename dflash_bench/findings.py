@@ -373,6 +373,13 @@ CODES: tuple[Code, ...] = (
         "a clock drifts by {ppm:+,.0f} ppm against the first rank's; its offset follows that over {count:,} agreements",
     ),
     Code(
+        "clock_drift_unknown",
+        "metrics",
+        "the agreements of ranks on clocks of their own are too few to tell whether these drift",
+        "clocks are lined up by {count} agreements alone, which differ by {spread_us:,.1f} µs: too few to tell whether "
+        "one drifts, and the cross-rank figures are as good as that",
+    ),
+    Code(
         "steps_twice",
         "metrics",
         "most iterations hold two steps, from agreement to agreement: the step's range opens more than once in each",

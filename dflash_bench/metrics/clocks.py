@@ -15,8 +15,10 @@ _MAX_SHIFT = 32
 """How many agreements a capture may begin before another, where no wall time tells more."""
 _MAX_DRIFT = 2e-3
 """Clocks of computers differ by some 100 ppm; what differs by more is no drift."""
-_LEAST = 20
-"""Agreements by which a drift can be told."""
+_LEAST = 7
+"""Agreements from which their order alone can tell a drift from chance."""
+_TREND = 3.0
+"""Standard deviations by which the offsets must rise or fall with time, more often than by chance, to be a drift."""
 _LINE_POINTS = 600
 
 
@@ -85,6 +87,8 @@ def line_up(ranks: Sequence[RankTimes]) -> LinedUp:
     for each in clocks:
         if each.drift:
             findings.append(finding("clock_drift", None, each.num, ppm=each.drift * 1e6))
+        elif each.num < _LEAST and each.spread:
+            findings.append(finding("clock_drift_unknown", None, each.num, spread_us=each.spread / 1000))
     return LinedUp(row, tuple(clocks), tuple(findings))
 
 
@@ -147,19 +151,22 @@ def clock_of(end: IntArray, own_end: IntArray) -> Clock:
     if n < _LEAST or not plain.spread:
         return plain
     at = float(np.median(own_end))
-    drift = _slope(own_end.astype(np.float64), offset)
+    drift, trend = _slope(own_end.astype(np.float64), offset)
     rest = offset - drift * (own_end - at)
     followed = Clock(float(np.median(rest)), _spread(rest), drift, at, n)
-    return followed if abs(drift) <= _MAX_DRIFT and 2 * followed.spread < plain.spread else plain
+    is_drift = abs(drift) <= _MAX_DRIFT and trend > _TREND and 2 * followed.spread < plain.spread
+    return followed if is_drift else plain
 
 
-def _slope(x: FloatArray, y: FloatArray) -> float:
-    """The median of the slopes between any two of the points (Theil-Sen), of at most `_LINE_POINTS` of them."""
+def _slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    """The median of the slopes between any two of the points (Theil-Sen), and by how many standard deviations more of
+    them point one way than do by chance (Mann-Kendall). Of at most `_LINE_POINTS` of the points."""
     chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), _LINE_POINTS)).astype(np.int64))
-    x, y = x[chosen], y[chosen]
-    a, b = np.triu_indices(len(x), 1)
-    apart = x[b] - x[a]
-    return float(np.median((y[b] - y[a])[apart > 0] / apart[apart > 0]))
+    x, y, n = x[chosen], y[chosen], len(chosen)
+    a, b = np.triu_indices(n, 1)
+    apart, rise = x[b] - x[a], y[b] - y[a]
+    chance = np.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    return float(np.median(rise[apart > 0] / apart[apart > 0])), float(abs(np.sign(rise).sum()) / chance)
 
 
 def _spread(values: FloatArray) -> float:

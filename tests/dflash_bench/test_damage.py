@@ -1,20 +1,24 @@
 """Captures with what real ones suffer from, at random places: each figure is right, or withheld, or the doubt is said.
 
-The base is a real capture. What is planted and where is drawn; the figures are then held against those of the base.
+The base is a real capture or a generated one. What is planted and where is drawn; the figures are then held against
+those of the base. What concerns several ranks is in `test_damage_of_ranks`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
+from generator import Mode, Spec
+from generator.write import write_export
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dflash_bench.ingest.sources import IngestOptions, ingest
 from dflash_bench.metrics.coverage import measure_coverage
-from dflash_bench.metrics.events.arrays import Names, stacked
+from dflash_bench.metrics.events.arrays import NONE, Names, stacked
 from dflash_bench.metrics.events.gpu import plausible
 from dflash_bench.metrics.events.host import calls_in_order, ranges_in_order
 from dflash_bench.metrics.events.process import load_events
@@ -37,17 +41,24 @@ class Base:
     def __init__(self, profile, events, last, figures, codes):
         self.profile, self.events, self.last, self.figures, self.codes = profile, events, last, figures, codes
 
-    def __repr__(self):
-        return "the base"
-
 
 @pytest.fixture(scope="module")
-def base(h200, tmp_path_factory):
-    """One rank of the arm ``sync``: its events, and its figures."""
-    folder = tmp_path_factory.mktemp("profiles")
-    (profile,) = ingest([h200 / "h200x2_sync_rank0.sqlite"], IngestOptions(profiles=folder))
-    events = load_events(profile, profile.info.processes[0])
-    return Base(profile, events, profile.info.captures[0].last_ns, *measured(profile, events))
+def bases(h200, tmp_path_factory):
+    """A function: bases by number, each made once. 0 is a rank of the arm ``sync`` on an H200, others are generated."""
+
+    @cache
+    def made(number: int) -> Base:
+        folder, rng = tmp_path_factory.mktemp("base"), np.random.default_rng(number)
+        path = h200 / "h200x2_sync_rank0.sqlite"
+        if number:
+            spec = Spec(rows=int(rng.integers(4000, 12_000)), ranks=1, mode=rng.choice(list(Mode)), seed=number,
+                        alloc_share=float(rng.uniform(0.1, 0.6)))  # fmt: skip
+            path = write_export(folder / "made.sqlite", spec)
+        (profile,) = ingest([path], IngestOptions(profiles=folder / "profiles"))
+        events = load_events(profile, profile.info.processes[0])
+        return Base(profile, events, profile.info.captures[0].last_ns, *measured(profile, events))
+
+    return made
 
 
 def measured(profile, events):
@@ -63,7 +74,7 @@ def measured(profile, events):
 def differing(base, found, lost=0):
     """The figures that differ, though not by what ``lost`` samples more or less can do; and those that are withheld."""
     wrong, withheld = {}, set()
-    for name in MEDIANS + MEANS:
+    for name in [name for name in MEDIANS + MEANS if name in base]:
         if name not in found or not len(found[name].values):
             withheld.add(name)
             continue
@@ -110,13 +121,26 @@ def extra_streams(events, last, rng, num):
 
 
 def idle_iterations(events, last, rng, num):
-    """Empty steps before the first."""
-    ranges = events.ranges
-    step = ranges[ranges.name.among({"decode_step"})][np.zeros(num, np.int64)]
-    first = int(min(ranges.start[0], events.calls.start[0])) - 100_000 * (num + 1)
-    start = first + 100_000 * np.arange(num)
+    """Empty steps somewhere, before the first one or between two: what follows is later by as much."""
+    ranges, calls, gpu = events.ranges, events.calls, events.gpu
+    steps = ranges[ranges.name.among({"decode_step"})]
+    at = int(steps.start[rng.choice([0, rng.integers(len(steps))])])
+    later = calls.start >= at
+    launched = np.isin(gpu.correlation, calls.correlation[later])
+    moved = {
+        "ranges": _moved(ranges, np.where(ranges.start >= at, 100_000 * num, 0)),
+        "calls": _moved(calls, np.where(later, 100_000 * num, 0)),
+        "gpu": _moved(gpu, np.where(launched, 100_000 * num, 0)),
+    }
+    start = at + 100_000 * np.arange(num)
+    step = steps[np.zeros(num, np.int64)]
     empty = replace(step, thread=np.array(step.thread), start=start, end=start + 60_000)
-    return replace(events, ranges=ranges_in_order(stacked([empty, ranges]))), 1
+    # the lead of one step, and the dry time before it, are of an idle GPU
+    return replace(events, **moved | {"ranges": ranges_in_order(stacked([empty, moved["ranges"]]))}), 2
+
+
+def _moved(rows, by_ns):
+    return replace(rows, start=rows.start + by_ns, end=rows.end + by_ns)
 
 
 def overlapping_spans(events, last, rng, num):
@@ -153,9 +177,14 @@ def lost_work(events, last, rng, num):
     return replace(events, gpu=events.gpu[~is_lost]), 3 * int(is_lost.sum())
 
 
+def of_graphs(gpu):
+    """bool [rows]: replays as a whole, and kernels of those that were traced node by node."""
+    return gpu.is_replay | (gpu.node != NONE)
+
+
 def lost_graph_rows(events, last, rng, num):
     """Nearly all rows of graph replays."""
-    kept = ~events.gpu.is_replay | (rng.random(len(events.gpu)) < 0.02)
+    kept = ~of_graphs(events.gpu) | (rng.random(len(events.gpu)) < 0.02)
     return replace(events, gpu=events.gpu[kept]), None
 
 
@@ -174,13 +203,10 @@ def calls_missing_at_first(events, last, rng, num):
 
 def wrong_ids(events, last, rng, num):
     """Each graph replay bears the id of a later one."""
-    gpu = events.gpu
-    replays = np.flatnonzero(gpu.is_replay)
-    replays = replays[np.argsort(gpu.start[replays])]
-    ids = gpu.correlation.copy()
-    shift = 1 + num % 3
-    ids[replays[:-shift]] = gpu.correlation[replays[shift:]]
-    ids[replays[-shift:]] = 10**8 + np.arange(shift)
+    gpu, shift = events.gpu, 1 + num % 3
+    rows, ids = of_graphs(gpu), gpu.correlation.copy()
+    number, place = np.unique(ids[rows], return_inverse=True)
+    ids[rows] = np.append(number[shift:], 10**8 + np.arange(shift))[place]
     return replace(events, gpu=replace(gpu, correlation=ids)), None
 
 
@@ -208,30 +234,42 @@ def check(base, plant, seed, num):
             assert not set(wrong) & set(MEDIANS), wrong
 
 
-DRAWS = {"seed": st.integers(0, 2**32), "num": st.integers(1, 25)}
+DRAWS = {"number": st.integers(0, 4), "seed": st.integers(0, 2**32), "num": st.integers(1, 25)}
 
 
 @pytest.mark.parametrize("plant", RIGHT + DOUBTFUL, ids=lambda plant: plant.__name__)
 @given(**DRAWS)
 @settings(quietly, max_examples=4)
-def test_figures_of_damaged_captures_are_right_or_withheld_or_said_to_be_in_doubt(base, plant, seed, num):
-    check(base, plant, seed, num)
+def test_figures_of_damaged_captures_are_right_or_withheld_or_said_to_be_in_doubt(bases, plant, number, seed, num):
+    check(bases(number), plant, seed, num)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("plant", RIGHT + DOUBTFUL, ids=lambda plant: plant.__name__)
-@given(**DRAWS)
+@given(**DRAWS | {"number": st.integers(0, 30)})
 @settings(quietly, max_examples=200)
-def test_figures_of_damaged_captures_at_length(base, plant, seed, num):
-    check(base, plant, seed, num)
+def test_figures_of_damaged_captures_at_length(bases, plant, number, seed, num):
+    check(bases(number), plant, seed, num)
 
 
 @pytest.mark.parametrize("first", RIGHT[:4], ids=lambda plant: plant.__name__)
 @given(**DRAWS)
 @settings(quietly, max_examples=2)
-def test_two_kinds_of_damage_at_once_are_as_right_as_one(base, first, seed, num):
+def test_two_kinds_of_damage_at_once_are_as_right_as_one(bases, first, number, seed, num):
+    check_two(bases(number), first, seed, num)
+
+
+def check_two(base, first, seed, num):
     rng = np.random.default_rng(seed)
     changed, lost = first(base.events, base.last, rng, num)
     if first is not overlapping_spans:
         changed, _ = overlapping_spans(changed, base.last, rng, num)
     assert differing(base.figures, measured(base.profile, changed)[0], lost)[0] == {}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", RIGHT[:4], ids=lambda plant: plant.__name__)
+@given(**DRAWS | {"number": st.integers(0, 30)})
+@settings(quietly, max_examples=100)
+def test_two_kinds_of_damage_at_length(bases, first, number, seed, num):
+    check_two(bases(number), first, seed, num)
