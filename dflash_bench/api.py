@@ -84,7 +84,8 @@ def write_report(base: AnyRun, candidate: AnyRun, output: str | Path) -> Path:
     found = compare_runs(*(_measure(profile) for profile in profiles))
     names = side_names(found)
     ranks = sorted({*found.base.info.ranks, *found.candidate.info.ranks})
-    timeline = timeline_document(list(zip(names, profiles, strict=True)), ranks, straggler(found.base))
+    sides = list(zip(names, profiles, (found.base, found.candidate), strict=True))
+    timeline = timeline_document(sides, ranks, straggler(found.base), Reading(is_open=True))
     whole.write_text(Path(output), comparison_page(found, found.judgements, timeline))
     return Path(output)
 

@@ -9,8 +9,18 @@ from dflash_bench.environment import differences, is_refused
 from dflash_bench.findings import finding
 from dflash_bench.metrics.registry import position, spec
 from dflash_bench.metrics.summary import figure
-from dflash_bench.model import Change, Comparison, Finding, Judgement, Metric, MetricKey, RunMetrics, Sides
-from dflash_bench.stats.bootstrap import difference_interval
+from dflash_bench.model import (
+    Change,
+    Comparison,
+    Finding,
+    Interval,
+    Judgement,
+    Metric,
+    MetricKey,
+    RunMetrics,
+    Sides,
+)
+from dflash_bench.stats.bootstrap import run_intervals
 from dflash_bench.stats.composition import unlike_steps
 from dflash_bench.stats.rules import Rules
 from dflash_bench.stats.verdict import host_speeds, judge
@@ -20,23 +30,21 @@ _SLOW_HOST = 1.25
 median, and single ones beyond 1.4."""
 
 
-def _changes(
-    base: RunMetrics, candidate: RunMetrics, without_interval: Container[MetricKey] = ()
-) -> tuple[Change, ...]:
+def _changes(base: RunMetrics, candidate: RunMetrics, without_interval: Container[MetricKey]) -> tuple[Change, ...]:
     """All metrics side by side. Drawing an interval is most of the work: it is left out where nobody would see it."""
     ours = {(m.name, m.rank): m for m in base.metrics}
     theirs = {(m.name, m.rank): m for m in candidate.metrics}
     keys = sorted({*ours, *theirs}, key=lambda k: (position(k[0]), k[0], -1 if k[1] is None else k[1]))
-    return tuple(change(ours.get(key), theirs.get(key), has_interval=key not in without_interval) for key in keys)
+    drawn = run_intervals(base, candidate, [key for key in keys if key not in without_interval])
+    return tuple(change(ours.get(key), theirs.get(key), drawn.get(key)) for key in keys)
 
 
-def change(base: Metric | None, candidate: Metric | None, *, has_interval: bool = True) -> Change:
-    """Base against candidate; one of the two may be missing. ``has_interval``: whether to draw one."""
+def change(base: Metric | None, candidate: Metric | None, interval: Interval | None = None) -> Change:
+    """Base against candidate; one of the two may be missing. ``interval``: of their difference."""
     either = base or candidate
     assert either is not None
     old = figure(base) if base else None
     new = figure(candidate) if candidate else None
-    both = base is not None and candidate is not None and old is not None and new is not None
     return Change(
         metric=either.name,
         rank=either.rank,
@@ -49,7 +57,7 @@ def change(base: Metric | None, candidate: Metric | None, *, has_interval: bool 
         candidate_n=candidate.n if candidate else 0,
         difference=new - old if old is not None and new is not None else None,
         ratio=_ratio(old, new),
-        interval=difference_interval(base, candidate) if has_interval and both and base and candidate else None,
+        interval=interval,
     )
 
 

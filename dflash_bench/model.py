@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -251,14 +252,29 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class FiguresFile:
+    """Where figures of a run are kept. The file's name is a digest of everything that they depend on.
+
+    ``metrics`` are the figures themselves, so that nobody takes it for the file of others.
+    """
+
+    path: Path
+    metrics: tuple[Metric, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """Everything that was measured of one run. ``step``: the range that its steps are; empty where nothing says it."""
+    """Everything that was measured of one run. ``step``: the range that its steps are; empty where nothing says it.
+
+    ``file``: where this is kept, if anywhere.
+    """
 
     info: RunInfo
     metrics: tuple[Metric, ...]
     tables: tuple[Table, ...]
     findings: tuple[Finding, ...]
     step: str = ""
+    file: FiguresFile | None = None
 
     def find(self, name: str, rank: int | None) -> Metric | None:
         """The metric of that name and rank, or None."""

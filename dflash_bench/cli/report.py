@@ -127,7 +127,7 @@ def _run_page(profile: Profile, reading: Reading, command: str) -> tuple[str, Re
     from dflash_bench.report.timeline import timeline_document
 
     run = measure(profile, reading)
-    timeline = timeline_document([(run.info.run, profile)], run.info.ranks, straggler(run), reading)
+    timeline = timeline_document([(run.info.run, profile, run)], run.info.ranks, straggler(run), reading)
     page = run_page(run, timeline, command, reading)
     return page, run_report(run, reading=reading), [traced_run(run.info.run, profile, run)]
 
@@ -150,7 +150,7 @@ def _comparison_page(
     names = side_names(found)
     ranks = sorted({*found.base.info.ranks, *found.candidate.info.ranks})
     first = straggler(found.base)
-    timeline = timeline_document([(names[0], old), (names[1], new)], ranks, first, reading)
+    timeline = timeline_document([(names[0], old, found.base), (names[1], new, found.candidate)], ranks, first, reading)
     traced = [traced_run(names[0], old, found.base), traced_run(names[1], new, found.candidate)]
     return comparison_page(found, judgements, timeline, command), comparison_report(found, judgements), traced
 

@@ -1,8 +1,10 @@
 """What was cached of a profile, beside it: a second look at a large run reads figures instead of events.
 
-A file's name is a digest of everything that the figures depend on: the files of the profile (name, size, times of
-change), how it is read, and the source of what measures. A change of any of them makes another name, and the old file
-is never read again. It holds no objects: a header in JSON, then arrays, which are mapped and read when they are used.
+A file's name is a digest of everything that its content depends on: of figures the files of the profile (name, size,
+times of change), how it is read, and the source of this package; of an answer (what a comparison or a page works out)
+the figures of the runs, and what was asked. A change of any of them makes another name, and the old file is never read
+again. No file holds objects: figures are a header in JSON, then arrays, which are mapped and read when they are used;
+answers are JSON.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +30,18 @@ from dflash_bench.errors import DataError
 from dflash_bench.layout import FIGURES
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.summary import figure, summarise
-from dflash_bench.model import Finding, Metric, RunMetrics, SampleFigures, Statistic, Summary, Table, Unit
+from dflash_bench.model import FiguresFile, Finding, Metric, RunMetrics, SampleFigures, Statistic, Summary, Table, Unit
 from dflash_bench.profile import Profile
 from dflash_bench.whole import whole_file
 
 LEAST_ROWS = 100_000
 """Of a run: fewer are cached about as fast as their figures are read."""
-_MAX_FILES = 8
-"""Ways to read a profile whose figures are kept: the newest ones."""
+_MAX_FILES, _MAX_ANSWERS = 8, 64
+"""Ways to read a profile whose figures are kept, and answers: the newest ones."""
 _MAGIC = b"dflash-bench figures 1\n"
 _ALIGN = 64
 _FIELDS = ("values", "group", "block", "pair")
-_SOURCES = ("metrics", "model.py", "profile.py", "layout.py", "findings.py", "duet.py")
+_ANSWER = ".json"
 
 _log = logging.getLogger(__name__)
 
@@ -56,17 +59,43 @@ def cached(profile: Profile, reading: Reading, measure: Callable[[], RunMetrics]
     with suppress(DataError, OSError):
         _write(path, found)
         _drop_oldest(path.parent)
+        return replace(found, file=FiguresFile(path, found.metrics))
     return found
 
 
+def answer(runs: Sequence[RunMetrics], question: Sequence[Any], make: Callable[[], Any]) -> Any:
+    """What ``make`` works out of the figures and the events of runs, kept beside the first of them where the figures of
+    all are.
+
+    It is given as JSON gives it back, also the first time: no tuples, and keys are text. ``question`` is everything
+    else that it depends on.
+    """
+    files = [run.file for run in runs if run.file is not None and run.file.metrics is run.metrics]
+    if len(files) < len(runs):
+        return json.loads(json.dumps(make()))
+    path = files[0].path.parent / f"{_digest([_code(), [file.path.name for file in files], question])}{_ANSWER}"
+    try:
+        text = path.read_bytes()
+        path.touch()
+        check, _, content = text.partition(b"\n")
+        if int(check) == zlib.crc32(content):
+            return json.loads(content)
+    except (OSError, ValueError):
+        pass
+    content = json.dumps(make(), ensure_ascii=False).encode()
+    with suppress(DataError, OSError):
+        with whole_file(path) as partial:
+            partial.write_bytes(b"%d\n%s" % (zlib.crc32(content), content))
+        _drop_oldest(path.parent)
+    return json.loads(content)
+
+
 def _name(profile: Profile, reading: Reading) -> str:
-    parts = {
-        "code": _code(),
-        "files": list(_files(profile.path)),
-        "arm": profile.arm,
-        "reading": [[f.name, _plain(getattr(reading, f.name))] for f in dataclasses.fields(reading)],
-    }
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    return _digest([_code(), list(_files(profile.path)), profile.arm, reading])
+
+
+def _digest(parts: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, default=_plain).encode()).hexdigest()[:32]
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int, int, int]]:
@@ -80,20 +109,21 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int, int]]:
 
 @cache
 def _code() -> str:
-    """A digest of the source that figures come from, and of the library that computes them."""
+    """A digest of the source of this package, and of the libraries that it computes with."""
     root = Path(dflash_bench.__file__).parent
-    digest = hashlib.sha256(np.__version__.encode())
-    for name in _SOURCES:
-        place = root / name
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    digest = hashlib.sha256(f"{np.__version__} {version('scipy')}".encode())
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
 def _plain(value: object) -> Any:
+    """What JSON does not know by itself."""
     if isinstance(value, re.Pattern):
         return [value.pattern, value.flags]
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    if dataclasses.is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    raise TypeError(f"{value!r} is in no digest")
 
 
 @dataclass
@@ -164,12 +194,14 @@ def _read(path: Path, profile: Profile) -> RunMetrics | None:
         path.touch()
     except (OSError, ValueError):
         return None
+    metrics = tuple(_metric(each, whole) for each in raw["metrics"])
     return RunMetrics(
         info=profile.info,
-        metrics=tuple(_metric(each, whole) for each in raw["metrics"]),
+        metrics=metrics,
         tables=tuple(Table(name, tuple(columns), tuple(map(tuple, rows))) for name, columns, rows in raw["tables"]),
         findings=tuple(Finding(*each) for each in raw["findings"]),
         step=raw["step"],
+        file=FiguresFile(path, metrics),
     )
 
 
@@ -197,5 +229,7 @@ def _array(place: list[Any] | None, whole: np.ndarray[Any, Any] | None) -> Any:
 
 def _drop_oldest(folder: Path) -> None:
     files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in files[_MAX_FILES:]:
+    answers = [path for path in files if path.suffix == _ANSWER]
+    figures = [path for path in files if path.suffix != _ANSWER]
+    for path in (*figures[_MAX_FILES:], *answers[_MAX_ANSWERS:]):
         path.unlink(missing_ok=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dflash_bench import __version__
+from dflash_bench.metrics.cache import answer
 from dflash_bench.metrics.registry import spec
 from dflash_bench.metrics.summary import figure, has_quantiles, summarise
 from dflash_bench.model import Change, Comparison, Judgements, Metric, RunMetrics, Unit
@@ -79,8 +81,12 @@ def comparison_page(
         ],
         heat=parts.heat_rows(comparison, judgements),
         ranks=sorted({c.rank for c in comparison.changes if c.rank is not None}),
-        arrivals=list(parts.arrival_maps(names, (comparison.base, comparison.candidate))),
-        curves=list(parts.curve_figures(comparison, names)),
+        **_pictures(
+            [runs for _, runs in sides.named],
+            names,
+            lambda: parts.arrival_maps(names, (comparison.base, comparison.candidate)),
+            lambda: parts.curve_figures(comparison, names),
+        ),
         run_metrics=[(name, symbol(spec(name).unit)) for name in run_metrics(sides)],
         units=[spec(name).unit for name in run_metrics(sides)],
         runs=list(run_rows(sides)) if sides.is_repeated else [],
@@ -114,14 +120,29 @@ def run_page(
             ("What the host did while the GPU was dry", "dry", paired((by_line(run, dry_causes(run)), steps), ((), 0))),
             ("Which code made the host wait", "waits", paired((by_line(run, host_waits(run)), steps), ((), 0))),
         ],
-        arrivals=list(parts.arrival_maps(("",), (run,))),
-        curves=list(parts.run_curves(run)),
+        **_pictures([(run,)], (), lambda: parts.arrival_maps(("",), (run,)), lambda: parts.run_curves(run)),
         sections=[(t, [_metric_row(m) for m in own]) for t, own in by_section(found, lambda m: m.name) if own],
         about=[(identity(run.info), captured(run.info))],
         settings=parts.run_settings(run.info),
         commands=parts.run_commands(run.info),
         glossary=parts.glossary({m.name for m in run.metrics}),
     )
+
+
+def _pictures(
+    sides: Sequence[Sequence[RunMetrics]],
+    names: Sequence[str],
+    arrivals: Callable[[], Iterable[parts.ArrivalMap]],
+    curves: Callable[[], Iterable[parts.CurveFigure]],
+) -> dict[str, Any]:
+    """What is drawn from samples, of large runs as it was drawn the first time."""
+
+    def draw() -> dict[str, Any]:
+        return {name: list(map(asdict, own())) for name, own in (("arrivals", arrivals), ("curves", curves))}
+
+    question = ("pictures", names, [len(runs) for runs in sides])
+    found: dict[str, Any] = answer([run for runs in sides for run in runs], question, draw)
+    return found
 
 
 def _change_row(change: Change, judgements: Judgements | None) -> dict[str, Any]:

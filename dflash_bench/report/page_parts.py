@@ -92,7 +92,7 @@ def heat_rows(comparison: Comparison, judgements: Judgements | None) -> list[tup
 
 
 @dataclass(frozen=True, slots=True)
-class _ArrivalMap:
+class ArrivalMap:
     """How late each rank came to the agreement over the steps of a run, as an image, a row a rank, and in words."""
 
     name: str
@@ -101,7 +101,7 @@ class _ArrivalMap:
     words: str
 
 
-def arrival_maps(names: Sequence[str], runs: Sequence[RunMetrics]) -> Iterator[_ArrivalMap]:
+def arrival_maps(names: Sequence[str], runs: Sequence[RunMetrics]) -> Iterator[ArrivalMap]:
     """One for each run whose ranks met, all on one colour scale."""
     late = [
         [m for m in run.metrics if m.name == "dp.lateness" and m.rank is not None and len(m.values)] for run in runs
@@ -127,7 +127,7 @@ def arrival_maps(names: Sequence[str], runs: Sequence[RunMetrics]) -> Iterator[_
             words.append(f"the last rank costs the others {with_unit(figure(tax), Unit.NS)} a step (median)")
         if alloc is not None:
             words.append(f"in {with_unit(figure(alloc), Unit.FRACTION)} of the steps it had allocated")
-        yield _ArrivalMap(
+        yield ArrivalMap(
             name, map_image(grid, span), tuple(m.rank for m in metrics if m.rank is not None), "; ".join(words)
         )
 
@@ -145,7 +145,7 @@ def _binned(metrics: Sequence[Metric]) -> tuple[FloatArray, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _CurveFigure:
+class CurveFigure:
     """A chart of distributions with its legend and, in words, its numbers."""
 
     title: str
@@ -154,7 +154,7 @@ class _CurveFigure:
     words: str
 
 
-def curve_figures(comparison: Comparison, names: tuple[str, str]) -> Iterator[_CurveFigure]:
+def curve_figures(comparison: Comparison, names: tuple[str, str]) -> Iterator[CurveFigure]:
     """Both sides' distributions over all ranks, their worst rank dashed, their other runs thin; then allocation."""
     sides = [(name, side, runs) for name, (side, runs) in zip(names, comparison.sides.named, strict=True)]
     for metric in _CURVES:
@@ -165,7 +165,7 @@ def curve_figures(comparison: Comparison, names: tuple[str, str]) -> Iterator[_C
         yield _curve_figure("Steps that allocate, and the others", "alloc.step_cost is the distance", Unit.NS, found)
 
 
-def run_curves(run: RunMetrics) -> Iterator[_CurveFigure]:
+def run_curves(run: RunMetrics) -> Iterator[CurveFigure]:
     """The same of one run."""
     for metric in _CURVES:
         if found := list(_curves(metric, "all ranks", "candidate", (run,))):
@@ -206,10 +206,10 @@ def _allocation_curves(name: str, side: str, run: RunMetrics) -> Iterator[Curve]
             yield Curve(f"{name}, {what}", style, cost.values[cost.group == is_alloc])
 
 
-def _curve_figure(title: str, axis: str, unit: Unit, curves: Sequence[Curve]) -> _CurveFigure:
+def _curve_figure(title: str, axis: str, unit: Unit, curves: Sequence[Curve]) -> CurveFigure:
     legend = dict.fromkeys((c.name, c.style) for c in curves)
     words = [f"{c.name}: {_quantiles(c.values, unit)}" for c in curves if not c.style.endswith("thin")]
-    return _CurveFigure(title, distribution_chart(curves, unit, axis), tuple(legend), "; ".join(words))
+    return CurveFigure(title, distribution_chart(curves, unit, axis), tuple(legend), "; ".join(words))
 
 
 def _quantiles(values: FloatArray, unit: Unit) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dflash_bench.metrics.cache import answer
 from dflash_bench.metrics.dry import DryGaps, DryPieces, dry_gaps, dry_pieces
 from dflash_bench.metrics.events.arrays import NONE
 from dflash_bench.metrics.events.host import ApiCalls, Ranges
@@ -18,7 +19,7 @@ from dflash_bench.metrics.events.steps import Steps
 from dflash_bench.metrics.reading import Reading
 from dflash_bench.metrics.view import View
 from dflash_bench.metrics.waits import waits_of
-from dflash_bench.model import BoolArray, IntArray, Unit
+from dflash_bench.model import BoolArray, IntArray, RunMetrics, Unit
 from dflash_bench.profile import Profile
 from dflash_bench.report.causes import OUTSIDE
 from dflash_bench.report.gpu_work import GpuWork, gpu_work
@@ -270,13 +271,28 @@ def _us(value_ns: int) -> str:
 
 
 def timeline_document(
-    sides: Sequence[tuple[str, Profile]], ranks: Sequence[int], first: int, reading: Reading | None = None
+    sides: Sequence[tuple[str, Profile, RunMetrics]],
+    ranks: Sequence[int],
+    first: int,
+    reading: Reading | None = None,
 ) -> dict[str, Any] | None:
     """The median and the longest step of each rank of each side, as the page's script draws them; None without any.
+    Of large runs it is kept beside their figures.
 
     Names stand once, in ``names``; a bar is [kind, track, name, start, length, detail], a line from a launch to its
     work [track, instant, track, instant], times in ns after the step's start. ``first`` is the rank shown first.
     """
+    names, profiles, runs = zip(*sides, strict=True)
+    named = list(zip(names, profiles, strict=True))
+    found: dict[str, Any] | None = answer(
+        runs, ("timeline", names, ranks, first, reading), lambda: _document(named, ranks, first, reading)
+    )
+    return found
+
+
+def _document(
+    sides: Sequence[tuple[str, Profile]], ranks: Sequence[int], first: int, reading: Reading | None
+) -> dict[str, Any] | None:
     max_bars = min(_MAX_BARS, _MAX_BARS_IN_ALL // (4 * max(len(ranks) * len(sides), 1)))
     names: dict[str, int] = {}
     found = [

@@ -8,12 +8,23 @@ Politis and Romano 1992). How much a further run would differ, one run cannot te
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from dflash_bench.metrics.cache import answer
 from dflash_bench.metrics.summary import figure, statistic
-from dflash_bench.model import BoolArray, FloatArray, IntArray, Interval, Metric, Statistic
+from dflash_bench.model import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Interval,
+    Metric,
+    MetricKey,
+    RunMetrics,
+    Statistic,
+)
 from dflash_bench.stats.shift import CONFIDENCE, t_quantile
 
 _MIN_BLOCKS = 5
@@ -26,6 +37,21 @@ _AT_ONCE = 4_000_000
 
 _MANY_STEPS, _BATCHES = 5_000, 50
 """From so many steps on a run is cut into so many stretches instead, whose figures are as good as independent."""
+
+
+def run_intervals(
+    base: RunMetrics, candidate: RunMetrics, keys: Sequence[MetricKey]
+) -> dict[MetricKey, Interval | None]:
+    """`difference_interval` of those of the metrics that both runs have; of large runs it is kept beside the base."""
+    ours, theirs = ({(m.name, m.rank): m for m in run.metrics} for run in (base, candidate))
+    both = [key for key in keys if key in ours and key in theirs]
+
+    def draw() -> list[tuple[float, float] | None]:
+        found = (difference_interval(ours[key], theirs[key]) for key in both)
+        return [None if each is None else (each.low, each.high) for each in found]
+
+    drawn = zip(both, answer((base, candidate), ("intervals", CONFIDENCE, both), draw), strict=True)
+    return {key: None if ends is None else Interval(ends[0], ends[1], CONFIDENCE) for key, ends in drawn}
 
 
 def difference_interval(base: Metric, candidate: Metric, confidence: float = CONFIDENCE) -> Interval | None:

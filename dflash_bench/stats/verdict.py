@@ -37,7 +37,7 @@ from dflash_bench.model import (
     Unit,
     Verdict,
 )
-from dflash_bench.stats.bootstrap import difference_interval
+from dflash_bench.stats.bootstrap import difference_interval, run_intervals
 from dflash_bench.stats.duet import common_pairs, pair_differences
 from dflash_bench.stats.families import PRIMARY_SHARE, benjamini_hochberg, hommel, simes
 from dflash_bench.stats.levels import MIN_RANKS, host_speed, levelled
@@ -60,12 +60,13 @@ def judge(
     """Judge everything that is judged, has a direction, and is ``chosen`` (None: all)."""
     rules = rules or Rules()
     base, candidate = ([{(m.name, m.rank): m for m in run.metrics} for run in runs] for _, runs in sides.named)
-    asked = _Asked(sides, base, candidate, rules, _design(sides), _same_inputs([*sides.base, *sides.candidate]))
+    keys = [k for k in _keys(base, candidate) if _is_asked(k[0], rules) and (chosen is None or chosen(*k))]
+    design = _design(sides)
+    within = run_intervals(sides.base[0], sides.candidate[0], keys) if design is Design.SINGLE else {}
+    asked = _Asked(sides, base, candidate, rules, design, _same_inputs([*sides.base, *sides.candidate]), within)
     found: list[_Question | Judgement] = []
-    for name, keys in groupby(_keys(base, candidate), lambda key: key[0]):
-        if not _is_asked(name, rules):
-            continue
-        found += _family(asked, name, [rank for _, rank in keys if chosen is None or chosen(name, rank)])
+    for name, own in groupby(keys, lambda key: key[0]):
+        found += _family(asked, name, [rank for _, rank in own])
     return _decided(asked, found)
 
 
@@ -102,7 +103,7 @@ def _same_inputs(runs: Sequence[RunMetrics]) -> bool:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked of two sides, and how they were made."""
+    """What is asked of two sides, and how they were made. ``within``: intervals inside the first runs of both."""
 
     sides: Sides
     base: _Runs
@@ -110,6 +111,7 @@ class _Asked:
     rules: Rules
     design: Design
     is_same_input: bool
+    within: Mapping[MetricKey, Interval | None] = field(default_factory=dict)
     known: dict[int, float | None] = field(default_factory=dict)
 
     def figure(self, metric: Metric) -> float | None:
@@ -301,7 +303,9 @@ def _differences(
 def _pair(asked: _Asked, metrics: Sequence[Sequence[Metric]], kind: Noise, of: float, found: _Question) -> Shift:
     """One run a side, or nothing that could say how far runs stray."""
     first, last = metrics[0][0], metrics[1][0]
-    within = difference_interval(first, last)
+    key = first.name, first.rank
+    is_known = first is asked.base[0].get(key) and last is asked.candidate[0].get(key)
+    within = asked.within[key] if is_known and key in asked.within else difference_interval(first, last)
     error = 0.0 if within is None else (within.high - within.low) / 3.92
     drift, found.source, found.is_gross = asked.rules.drift_of(first.name, first.rank, kind, of)
     shift = of_pair(median(found.base), median(found.candidate), drift, error)

@@ -92,8 +92,8 @@ def test_they_are_in_every_figure_and_in_no_ranking(measured):
 
 
 def test_the_longest_step_of_the_page_is_none_of_them(measured):
-    profile, _ = measured(((0, "cuModuleLoadDataEx", 80 * STEP),))
-    windows = timeline_document([("a", profile)], [0], 0, Reading())["sides"][0]["ranks"][0]
+    profile, run = measured(((0, "cuModuleLoadDataEx", 80 * STEP),))
+    windows = timeline_document([("a", profile, run)], [0], 0, Reading())["sides"][0]["ranks"]["0"]
     assert [w["length"] for w in windows if w["title"] == "longest step"] == [STEP - US]
 
 
