@@ -153,6 +153,12 @@ class Upstream:
         for req, count in zip(self.reqs, counts, strict=True):
             req.kv.kv_committed_len += count
 
+    def allocated(self) -> list[int]:
+        return [req.kv.kv_allocated_len for req in self.reqs]
+
+    def committed(self) -> list[int]:
+        return [req.kv.kv_committed_len for req in self.reqs]
+
     def figures(self) -> dict[str, object]:
         """What a step leaves behind beside the requests' counters."""
         return {
@@ -231,6 +237,7 @@ class Reference(Upstream):
         from dflash_prep.state.batch import DecodeBatch
 
         self.batch = DecodeBatch.of(self.own, torch.device(self.workload.device))
+        self.host_rows = self.batch.req_pool_indices_cpu.numpy()
 
     def begin_step(self) -> None:
         from dflash_prep.state.draft_input import DraftInput
@@ -252,8 +259,17 @@ class Reference(Upstream):
         from dflash_prep.state.lifetime import commit_accepted
 
         self.rows.flush()
+        if self.switches.host_pages:  # as the loop of `floor` does it: no object is touched between two preparations
+            self.rows.commit(self.host_rows, self.rows.committed[self.host_rows] + np.array(counts))
+            return
         for req, count in zip(self.own, counts, strict=True):
             commit_accepted(req, count)
+
+    def allocated(self) -> list[int]:
+        return self.rows.allocated[self.host_rows].tolist() if self.switches.host_pages else super().allocated()
+
+    def committed(self) -> list[int]:
+        return self.rows.committed[self.host_rows].tolist() if self.switches.host_pages else super().committed()
 
 
 @dataclass
@@ -289,11 +305,11 @@ def play(name: str, engine: Upstream, workload: Workload, *, keeps_states: bool)
     engine.settle()
     for step in range(workload.warm_up + workload.steps):
         engine.begin_step()
-        before = [req.kv.kv_allocated_len for req in engine.reqs]
+        before = engine.allocated()
         started = time.perf_counter_ns()
         engine.prepare()
         took = time.perf_counter_ns() - started
-        after = [req.kv.kv_allocated_len for req in engine.reqs]
+        after = engine.allocated()
         if step >= workload.warm_up:
             found.ns.append(took)
             found.allocates.append(after != before)
@@ -302,7 +318,7 @@ def play(name: str, engine: Upstream, workload: Workload, *, keeps_states: bool)
         if is_gpu:
             torch.cuda.synchronize()
         engine.commit(requests.commits())
-        over = [i for i, req in enumerate(engine.reqs) if requests.is_over(req.kv.kv_committed_len)]
+        over = [i for i, length in enumerate(engine.committed()) if requests.is_over(length)]
         if over:
             engine.release(over)
             engine.admit([requests.draw(is_first=False) for _ in over])

@@ -401,7 +401,7 @@ class ArrayWalk(Walk):
         if reservation is not None and reservation.watermark.num_needed:
             self.allocating += 1
             entries = self.pools.rows.unwritten()
-            taken = [] if entries is None else entries[2]  # none where the rest of a page was enough
+            taken = [] if entries is None else entries[1]  # none where the rest of a page was enough
             rows = self.batch.req_pool_indices_cpu.numpy()
             held = self.pools.rows.pages[rows].copy()
             held[np.arange(held.shape[1]) * size >= self.pools.rows.allocated[rows][:, None]] = 0

@@ -26,7 +26,7 @@ SHAPE = BlockShape(max_bs=5, dp=2, entries=4)
 
 def test_what_the_host_fills_in_is_what_the_device_reads_by_its_parts() -> None:
     host, block = HostBlocks(SHAPE, CPU), DeviceBlock.allocate(SHAPE, CPU)
-    entries = np.array([[3, 3], [0, 1], [7, 9]])
+    entries = np.array([[30, 31], [7, 9]])
     block.words.copy_(host.fill(np.array([3, 1]), np.array([16, 8, 2, 1, 16]), entries))
     assert block.serial.item() == host.serial == 1
     assert block.rows.tolist() == [3, 1, 0, 0, 0]
@@ -49,7 +49,7 @@ def test_slots_are_filled_in_turn_and_never_one_that_a_step_in_flight_may_read()
 
 def test_more_pages_than_the_block_has_room_for_are_refused() -> None:
     with pytest.raises(ValueError, match="5 pages in one step, and its block has room for 4"):
-        HostBlocks(SHAPE, CPU).fill(np.array([1]), np.zeros(5), np.zeros((3, 5)))
+        HostBlocks(SHAPE, CPU).fill(np.array([1]), np.zeros(5), np.zeros((2, 5)))
 
 
 @pytest.mark.parametrize("n", [1, 3, 5, 130])

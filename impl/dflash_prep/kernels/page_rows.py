@@ -18,8 +18,9 @@ _BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class PageEntries:
-    """What is to be written: `table` int32 [3, capacity] of rows, columns in pages, and pages; the first `count` count.
+    """What is to be written: `table` int32 [2, capacity] of places and pages; the first `count` count.
 
+    A place is row times columns plus column, in pages: `columns` are those of the host's page table.
     count  int32 [1], on the device like the table: a captured kernel reads it anew at every replay
     """
 
@@ -28,9 +29,9 @@ class PageEntries:
 
     @classmethod
     def of(cls, entries: np.ndarray, device: torch.device) -> PageEntries:
-        """Entries int [3, n] of the host, brought to the device in one copy that the host does not wait for."""
+        """Entries int [2, n] of the host, brought to the device in one copy that the host does not wait for."""
         block = to_device(np.append(entries.ravel(), entries.shape[1]), device, torch.int32)
-        return cls(block[:-1].view(3, -1), block[-1:])
+        return cls(block[:-1].view(2, -1), block[-1:])
 
 
 def write_pages(req_to_token: torch.Tensor, entries: PageEntries, page_size: int) -> None:
@@ -45,7 +46,9 @@ def write_pages(req_to_token: torch.Tensor, entries: PageEntries, page_size: int
 
 def write_pages_torch(req_to_token: torch.Tensor, entries: PageEntries, page_size: int) -> None:
     """The oracle of the kernel."""
-    row, column, page = entries.table[:, : int(entries.count)].long()
+    place, page = entries.table[:, : int(entries.count)].long()
+    columns_a_row = -(-req_to_token.shape[1] // page_size)
+    row, column = place // columns_a_row, place % columns_a_row
     in_page = torch.arange(page_size, device=page.device)
     columns = column[:, None] * page_size + in_page
     inside = columns < req_to_token.shape[1]
@@ -57,7 +60,7 @@ if HAS_TRITON:
     # The table's place in its block changes with its length: specialised on its alignment, it would compile twice.
     @triton.jit(do_not_specialize_on_alignment=["table_ptr", "count_ptr"], do_not_specialize=["capacity"])
     def _write_pages_kernel(
-        table_ptr,  # int32 [3, capacity]
+        table_ptr,  # int32 [2, capacity]
         count_ptr,  # int32 [1]
         # outputs
         req_to_token_ptr,  # int32 [rows, width], last dimension contiguous
@@ -71,9 +74,11 @@ if HAS_TRITON:
         entry = tl.program_id(0)
         if entry >= tl.load(count_ptr):
             return
-        row = tl.load(table_ptr + entry).to(tl.int64)
-        first = tl.load(table_ptr + capacity + entry) * page_size
-        slot = tl.load(table_ptr + 2 * capacity + entry) * page_size
+        place = tl.load(table_ptr + entry)
+        columns_a_row = (width + page_size - 1) // page_size
+        row = (place // columns_a_row).to(tl.int64)
+        first = place % columns_a_row * page_size
+        slot = tl.load(table_ptr + capacity + entry) * page_size
         in_page = tl.arange(0, BLOCK)
         done = 0
         while done < page_size:

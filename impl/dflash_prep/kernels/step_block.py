@@ -29,7 +29,7 @@ HEADER = 2
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """Words of a packed block, int32: serial, number of entries, rows [max_bs], dp counts, entries [3, entries]."""
+    """Words of a packed block, int32: serial, number of entries, rows [max_bs], dp counts, entries [2, entries]."""
 
     max_bs: int
     dp: int
@@ -45,7 +45,7 @@ class BlockShape:
 
     @property
     def words(self) -> int:
-        return self.entries_at + 3 * self.entries
+        return self.entries_at + 2 * self.entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class DeviceBlock:
         """All zero: nobody runs, nothing is to be written."""
         words = torch.zeros(shape.words, dtype=torch.int32, device=device)
         counts = words[shape.counts_at : shape.entries_at]
-        entries = PageEntries(words[shape.entries_at :].view(3, shape.entries), words[1:2])
+        entries = PageEntries(words[shape.entries_at :].view(2, shape.entries), words[1:2])
         dp = shape.dp
         return cls(words, words[:1], words[2 : shape.counts_at], counts[:dp], counts[dp:-1], counts[-1:], entries)
 
@@ -100,7 +100,7 @@ class HostBlocks:
         words[2 + bs : shape.counts_at] = 0
         words[shape.counts_at : shape.entries_at] = counts
         if num_entries:
-            words[shape.entries_at :].reshape(3, shape.entries)[:, :num_entries] = entries
+            words[shape.entries_at :].reshape(2, shape.entries)[:, :num_entries] = entries
         return self._slots[turn]
 
 

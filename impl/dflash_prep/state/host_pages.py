@@ -24,7 +24,7 @@ from dflash_prep.state.request import KVState, Request
 from dflash_prep.state.swa_allocator import SWAAllocator
 
 # As the methods sum, max and any, without their way through Python.
-total, maximum, is_any = np.add.reduce, np.maximum.reduce, np.logical_or.reduce
+total, maximum, minimum, is_any = np.add.reduce, np.maximum.reduce, np.minimum.reduce, np.logical_or.reduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +199,20 @@ class HostRows(ReqToTokenPool):
     committed, allocated   [rows] int64 tokens: the counters of the request that has the row
     joined      [rows]: `steps` when its request had been prepared 0 times, so that nobody counts per request and step
     verified    [rows]: results processed
+    top_k       [rows]: that of its request's sampling parameters
     steps       decode preparations so far
+
+    A *place* is an element of `pages` by its flat index, row times columns plus column.
     """
 
     def __init__(self, size: int, row_width: int, page_size: int, device: torch.device | str = "cpu") -> None:
         super().__init__(size, row_width, device)
         self.page_size = page_size
         self.pages = np.zeros((size + 1, -(-row_width // page_size)), dtype=np.int32)
-        self.committed, self.allocated, self.joined, self.verified = np.zeros((4, size + 1), dtype=np.int64)
+        self._flat_pages = self.pages.reshape(-1)
+        self.committed, self.allocated, self.joined, self.verified, self.top_k = np.zeros((5, size + 1), dtype=np.int64)
         self.steps = 0
-        self._unwritten, self._num_unwritten = np.empty((3, 4 * size), dtype=np.int32), 0
+        self._unwritten, self._num_unwritten = np.empty((2, 4 * size), dtype=np.int32), 0
 
     def slots(self, row: int, start: int, end: int) -> PageRun:
         """As ReqToTokenPool.slots, `start` on a page boundary."""
@@ -218,18 +222,17 @@ class HostRows(ReqToTokenPool):
         """As ReqToTokenPool.kv_state; its counters are elements of this object's arrays."""
         return _HostKVState(self, row, length, protected)
 
-    def put(self, rows: np.ndarray, columns: np.ndarray, pages: np.ndarray) -> None:
-        """Page `columns[i]` of row `rows[i]` becomes `pages[i]`, here now and on the device with the next flush."""
-        self.pages[rows, columns] = pages
+    def put(self, places: np.ndarray, pages: np.ndarray) -> None:
+        """The page at `places[i]` becomes `pages[i]`, here now and on the device with the next flush."""
+        self._flat_pages[places] = pages
         start, end = self._num_unwritten, self._num_unwritten + len(pages)
         if end > self._unwritten.shape[1]:
-            self._unwritten = np.concatenate([self._unwritten, np.empty((3, 2 * end), dtype=np.int32)], axis=1)
-        block = self._unwritten
-        block[0, start:end], block[1, start:end], block[2, start:end] = rows, columns, pages
+            self._unwritten = np.concatenate([self._unwritten, np.empty((2, 2 * end), dtype=np.int32)], axis=1)
+        self._unwritten[0, start:end], self._unwritten[1, start:end] = places, pages
         self._num_unwritten = end
 
     def unwritten(self) -> np.ndarray | None:
-        """What `put` has got since the last call, int32 [3, n]: rows, columns, pages; a view. None: nothing."""
+        """What `put` has got since the last call, int32 [2, n]: places, pages; a view. None: nothing."""
         count, self._num_unwritten = self._num_unwritten, 0
         return self._unwritten[:, :count] if count else None
 
@@ -303,6 +306,7 @@ class HostRequest(Request):
             rows, row = state.rows, state.req_pool_idx
             rows.joined[row] = rows.steps - _OWN["decode_batch_idx"].__get__(self)
             rows.verified[row] = _OWN["spec_verify_ct"].__get__(self)
+            rows.top_k[row] = self.sampling_params.top_k
 
     @property
     def num_generated(self) -> int:
@@ -340,23 +344,21 @@ class HostRequest(Request):
             self.kv.rows.verified[self.kv.req_pool_idx] = count
 
 
-def extend_rows(pools: KVPools, rows: np.ndarray, held: np.ndarray, wanted: np.ndarray, num_tokens: int) -> None:
-    """Give each row the pages [held, wanted), `num_tokens` more tokens in all. The caller has made room for them.
+def extend_rows(pools: KVPools, places: np.ndarray, counts: np.ndarray, num_pages: int, num_tokens: int) -> None:
+    """Give each row `counts` pages from its next free place on. The caller has made room for them.
 
-    All int64 [bs], in pages: `take_slots` and the row write in one, for rows that hold whole pages. Raises
-    OutOfPagesError, nothing written.
+    places, counts  int64 [bs]; num_pages: all counts; num_tokens: by how much the rows grow, for early sorting
+    `take_slots` and the row write in one, for rows that hold whole pages. Raises OutOfPagesError, nothing written.
     """
     allocator = pools.allocator
-    counts = wanted - held
-    up_to = counts.cumsum()
-    num_pages = int(up_to[-1])
-    pages = allocator.take_for_rows(num_pages, num_tokens, len(rows))
+    pages = allocator.take_for_rows(num_pages, num_tokens, len(places))
     if pages is None:
         raise OutOfPagesError(
             f"{num_tokens} tokens asked for, {allocator.available_size()} free in pages of {allocator.page_size},"
             " nothing left to evict"
         )
-    pools.rows.put(rows.repeat(counts), np.arange(num_pages) + (wanted - up_to).repeat(counts), pages)
+    before = counts.cumsum() - counts
+    pools.rows.put((places - before).repeat(counts) + np.arange(num_pages), pages)
 
 
 def fill_host_rows(
@@ -365,9 +367,10 @@ def fill_host_rows(
     """New rows: what the cache lends in front, pages of their own behind. Raises OutOfPagesError, nothing written."""
     page_size, num_tokens = pools.allocator.page_size, sum(ends) - sum(starts)
     pools.make_room(num_tokens if page_size == 1 else num_tokens + len(rows) * page_size)
-    held, wanted = ([-(-length // page_size) for length in lengths] for lengths in (starts, ends))
-    extend_rows(pools, *(np.array(each, dtype=np.int64) for each in (rows, held, wanted)), num_tokens)
-    for row, prefix in zip(rows, prefixes, strict=True):
+    held, wanted = (-(-np.array(lengths, dtype=np.int64) // page_size) for lengths in (starts, ends))
+    first = np.array(rows, dtype=np.int64) * pools.rows.pages.shape[1]
+    counts = wanted - held
+    extend_rows(pools, first + held, counts, int(counts.sum()), num_tokens)
+    for place, prefix in zip(first.tolist(), prefixes, strict=True):
         if prefix is not None:
-            columns = np.arange(len(prefix.pages))
-            pools.rows.put(np.full_like(columns, row), columns, prefix.pages)
+            pools.rows.put(np.arange(place, place + len(prefix.pages)), prefix.pages)

@@ -16,9 +16,8 @@ from dflash_prep.state.consistency import ConsistencyCheck
 from dflash_prep.state.decode_prep import PrepOptions, Reservation, busy_wait
 from dflash_prep.state.draft_input import DraftInput
 from dflash_prep.state.hisparse_allocator import HiSparseAllocator
-from dflash_prep.state.host_pages import HostRows, extend_rows, is_any, maximum, total
+from dflash_prep.state.host_pages import HostRows, extend_rows, is_any, maximum, minimum, total
 from dflash_prep.state.pools import KVPools
-from dflash_prep.state.request import ceil_to
 from dflash_prep.state.reservation import Watermark, check_row_width
 from dflash_prep.state.swa_allocator import SWAAllocator
 from dflash_prep.state.swa_eviction import evict_swa
@@ -41,11 +40,12 @@ class HostPrep:
         topup = TopUp(options.topup_pages, self.page_size, self.reserve, pools.rows.row_width, self.always_evicts)
         self.no_topup = topup.off
         more = 0 if self.no_topup else options.topup_pages * self.page_size
-        self._beyond = np.array([[0], [more]]) + (self.page_size - 1)  # up to a whole page, without and with a top-up
+        # what lifts a length into the last page it takes, without and with a top-up
+        self._beyond = np.array([[0], [more]]) + (options.reserve + self.page_size - 1)
         self.page_cap = pools.rows.row_width // self.page_size
         self.swa = options.swa if isinstance(pools.allocator, SWAAllocator) else None
         self._of: torch.Tensor | None = None  # the batch's row indices that the following belong to
-        self._rows = self._nxt = self._pages = np.empty(0, dtype=np.int64)
+        self._rows = self._places = self._nxt = self._held = np.empty(0, dtype=np.int64)
         self._unchanged: Reservation | None = None  # that of a step that allocates nothing
         self._is_unseen = False  # the device's rows of the last allocation
 
@@ -67,9 +67,8 @@ class HostPrep:
                 due = np.flatnonzero(self.swa.is_due(arrays.steps - arrays.joined[rows]))
                 evict_swa(self.pools, [batch.reqs[i] for i in due], self.swa)
             committed = arrays.committed[rows]
-            enough = committed + self.reserve
-            if is_any(enough > self._nxt):
-                reservation = self._allocate(rows, enough)
+            if is_any(committed > self._enough):
+                reservation = self._allocate(rows, committed)
             else:
                 reservation = self._unchanged or self._keep_as_it_is()
             arrays.steps += 1
@@ -90,15 +89,20 @@ class HostPrep:
 
     def _follow(self, batch: DecodeBatch) -> None:
         """Take up a batch that changed."""
-        self._of = batch.req_pool_indices_cpu
-        self._rows = self._of.numpy()
-        self._nxt = self.rows.allocated[self._rows]
-        self._nxt_sum = int(self._nxt.sum())
-        self._pages = -(-self._nxt // self.page_size)
+        self._of, arrays = batch.req_pool_indices_cpu, self.rows
+        rows = self._rows = self._of.numpy()
+        self._places = rows * arrays.pages.shape[1]
+        self._raise_to(arrays.allocated[rows])
+        self._held = (self._nxt + (self.page_size - 1)) // self.page_size
+        self._nxt_sum, self._held_sum = int(total(self._nxt)), int(total(self._held))
+        top_ks = arrays.top_k[rows]
+        most = int(maximum(top_ks))
+        self._top_k = max(1, most), most if minimum(top_ks) == most else None
+
+    def _raise_to(self, nxt: np.ndarray) -> None:
+        """The rows are reserved up to `nxt`, and what depends on it is not known any more."""
+        self._nxt, self._enough = nxt, nxt - self.reserve
         self._bound = self._unchanged = None
-        top_ks = [req.sampling_params.top_k for req in batch.reqs]
-        is_uniform = top_ks.count(top_ks[0]) == len(top_ks)
-        self._top_k = max(1, max(top_ks)), top_ks[0] if is_uniform else None
 
     def _hand_out(self, draft: DraftInput) -> None:
         """Bounds and top-k figures, for whoever plans on the host."""
@@ -112,31 +116,37 @@ class HostPrep:
         self._unchanged = Reservation(Watermark(self._nxt, self._nxt, 0), guard)
         return self._unchanged
 
-    def _allocate(self, rows: np.ndarray, enough: np.ndarray) -> Reservation:
-        """Raise the watermarks of `rows` to `enough` tokens, whole pages and perhaps some in advance."""
+    def _allocate(self, rows: np.ndarray, committed: np.ndarray) -> Reservation:
+        """Raise the watermarks of `rows` for these lengths: whole pages, and perhaps some in advance.
+
+        Counted in pages: a length that ends inside a page is that of a request that was never prepared, which needs
+        the rest of its last page by all means.
+        """
         with span(Range.KV_ALLOC):
             page_size, cur, free = self.page_size, self._nxt, self.pools.allocator.available_size()
-            if (longest := int(maximum(enough))) > self.page_cap * page_size:
-                check_row_width([ceil_to(longest, page_size)], self.rows.row_width)
-            wanted = np.minimum((enough + self._beyond) // page_size, self.page_cap)
-            lens = np.maximum(cur, wanted * page_size)
-            base, top = total(lens, axis=1).tolist()
-            needed, room, extra = base - self._nxt_sum, len(rows) * page_size, top - base
+            pages = (committed + self._beyond) // page_size
+            if (longest := int(maximum(pages[0]))) > self.page_cap:
+                check_row_width([longest * page_size], self.rows.row_width)
+            pages = np.maximum(np.minimum(pages, self.page_cap), self._held)
+            base, top = total(pages, axis=1).tolist()
+            needed, room, extra = base * page_size - self._nxt_sum, len(rows) * page_size, (top - base) * page_size
             bound = needed + room + (1 + GUARD_MARGIN) * extra
             decision = self.no_topup or TopUp.decide(extra, free, bound)
             guard = TopUpGuard(needed, extra, free, bound, decision)
-            is_topped_up = int(decision is TopUpDecision.TAKEN)
-            needed += is_topped_up * extra
-            nxt, pages = lens[is_topped_up], np.maximum(self._pages, wanted[is_topped_up])
+            if decision is TopUpDecision.TAKEN:
+                needed, held, num_pages = needed + extra, pages[1], top - self._held_sum
+            else:
+                held, num_pages = pages[0], base - self._held_sum
             demand = needed if page_size == 1 else needed + room
             if free < demand or self.always_evicts:
                 self.pools.make_room(demand)
-            extend_rows(self.pools, rows, self._pages, pages, needed)
+            extend_rows(self.pools, self._places + self._held, held - self._held, num_pages, needed)
+            nxt = held * page_size
             self.rows.allocated[rows] = nxt
             if self.consistency is not None:
                 self._examine(rows, cur, nxt)
-            self._nxt, self._nxt_sum, self._pages = nxt, self._nxt_sum + needed, pages
-            self._bound = self._unchanged = None
+            self._held, self._held_sum, self._nxt_sum = held, self._held_sum + num_pages, self._nxt_sum + needed
+            self._raise_to(nxt)
             return Reservation(Watermark(cur, nxt, needed), guard)
 
     def _examine(self, rows: np.ndarray, cur: np.ndarray, nxt: np.ndarray) -> None:
