@@ -30,7 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if options.arm == PlugArm.TOPUP and options.topup_pages is None:
             topup_from_environment()
-        if options.arm != PlugArm.OFF:
+        if options.arm != PlugArm.OFF or options.duet:
             engine = _engine()
             if engine is not None:
                 sys.stderr.write(f"dflash_prep.sglang: SGLang {engine.version} in {engine.folder}\n")
@@ -63,7 +63,9 @@ def _parse(words: list[str]) -> tuple[PlugOptions, list[str]]:
         "--topup-pages", type=int, choices=range(MAX_TOPUP_PAGES + 1), metavar="K", help="instead of the environment's"
     )
     parser.add_argument("--shadow", type=_count, default=0, metavar="N", help="compare N steps before they are written")
-    parser.add_argument("--duet", type=_count, default=0, metavar="N", help="take turns with upstream every N steps")
+    parser.add_argument(
+        "--duet", type=_count, default=0, metavar="N", help="take turns with upstream every N steps; off: with itself"
+    )
     parser.add_argument("--refill", type=_count, metavar="N", help="uncounted steps after each change of turns")
     parser.add_argument(
         "--log", metavar="FILE", help="add to this file what the plug-in says, for engines that hide it"

@@ -51,14 +51,18 @@ class PlugOptions:
 
 class Times:
     """A line for each counted step of a duet, written at the end of its block: pair, arm, start and length of the
-    preparation in ns, requests. Two arms can be told apart by it without a profiler."""
+    preparation in ns, requests, and the sum of their committed lengths, by which tokens are counted.
+
+    Two arms can be told apart by it without a profiler."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._lines = file, ["pair,arm,start_ns,prepare_ns,requests"]
+        self._file, self._lines = file, ["pair,arm,start_ns,prepare_ns,requests,seq_lens_sum"]
 
-    def add(self, turns: LiveTurns, start_ns: int, prepare_ns: int, requests: int) -> None:
+    def add(self, turns: LiveTurns, start_ns: int, prepare_ns: int, batch: Any) -> None:
         if turns.is_counted:
-            self._lines.append(f"{turns.pair},{turns.label},{start_ns},{prepare_ns},{requests}")
+            self._lines.append(
+                f"{turns.pair},{turns.label},{start_ns},{prepare_ns},{len(batch.reqs)},{batch.seq_lens_sum}"
+            )
         elif self._lines:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write("\n".join(self._lines) + "\n")
@@ -87,14 +91,19 @@ class Plug:
 
     def prepare_for_decode(self, draft: Any, batch: Any) -> None:
         started = perf_counter_ns()
-        if self.off is not None or batch.batch_size() == 0 or not (self.turns is None or self.turns.is_arms()):
-            self.original(draft, batch)
-        else:
+        if self._is_arms(batch):
             self._prepare(draft, batch)
+        else:
+            self.original(draft, batch)
         if self.turns is not None and self.off is None and batch.batch_size():
             if self.times is not None:
-                self.times.add(self.turns, started, perf_counter_ns() - started, batch.batch_size())
+                self.times.add(self.turns, started, perf_counter_ns() - started, batch)
             self.turns.advance()
+
+    def _is_arms(self, batch: Any) -> bool:
+        if self.off is not None or self.preparation.arm is PlugArm.OFF or batch.batch_size() == 0:
+            return False
+        return self.turns is None or self.turns.is_arms()
 
     def _prepare(self, draft: Any, batch: Any) -> None:
         batch.maybe_evict_swa()

@@ -34,7 +34,7 @@ def _install(module):
         from dflash_prep.sglang.install import PlugOptions, install
 
         options = PlugOptions.from_environment(os.environ)
-        if options is not None and options.arm != "off":
+        if options is not None and (options.arm != "off" or options.duet):
             install(module, options)
     except Exception as error:  # the engine must start, whatever is wrong with us
         sys.stderr.write(f"dflash_prep.sglang: not installed: {type(error).__name__}: {error}\n")
