@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,13 +18,17 @@ from dflash_bench.stats.history import ChangePoint, Creep, change_points, creep
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One metric over all ranks (or of the only one), session by session, oldest first; and what changed in it."""
+    """One metric over all ranks (or of the only one), session by session, oldest first; and what changed in it.
+
+    ``values`` are the medians of the sessions' ``runs``.
+    """
 
     metric: str
     unit: Unit
     sessions: tuple[Session, ...]
     commits: tuple[str | None, ...]
     values: tuple[float, ...]
+    runs: tuple[tuple[float, ...], ...]
     changes: tuple[ChangePoint, ...]
     creep: Creep | None
 
@@ -31,13 +36,6 @@ class Course:
         """A difference as a share of the median session; of a share of events, in points."""
         usual = abs(median(self.values))
         return size if self.unit is Unit.FRACTION or not usual else size / usual
-
-    def words(self, change: ChangePoint) -> str:
-        """A change in words: by how much, when, and between which commits."""
-        before, after = self.commits[change.index - 1], self.commits[change.index]
-        where = f" ({before} … {after})" if before and after and before != after else ""
-        size = f"{self.share(change.after - change.before):+.1%}".replace("%", " %")
-        return f"{size} from {self.sessions[change.index].day} on{where}"
 
 
 def courses(baseline: Baseline, wanted: Sequence[str] | None = None) -> tuple[Course, ...]:
@@ -59,9 +57,25 @@ def courses(baseline: Baseline, wanted: Sequence[str] | None = None) -> tuple[Co
 def _course(name: str, label: str, sessions: dict[Session, list[HistoryEntry]]) -> Course:
     own = {s: [e for e in entries if label in e.figures] for s, entries in sessions.items()}
     there = {s: entries for s, entries in own.items() if entries}
-    values = tuple(median(e.figures[label] for e in entries) for entries in there.values())
+    runs = tuple(tuple(e.figures[label] for e in entries) for entries in there.values())
+    values = tuple(map(median, runs))
     commits = tuple(entries[-1].commit for entries in there.values())
-    return Course(name, spec(name).unit, tuple(there), commits, values, change_points(values), creep(values))
+    changes, trend = change_points(values), creep(values)
+    if trend is not None and _is_in_steps(values, changes, trend):
+        trend = None
+    return Course(name, spec(name).unit, tuple(there), commits, values, runs, changes, trend)
+
+
+def _is_in_steps(values: Sequence[float], changes: Sequence[ChangePoint], trend: Creep) -> bool:
+    """Whether levels between changes are nearer to a course than its trend: to a test one step looks like a trend."""
+    cuts = [0, *(change.index for change in changes), len(values)]
+    levels = [median(values[a:b]) for a, b in itertools.pairwise(cuts) for _ in range(a, b)]
+    line = [value - trend.slope * k for k, value in enumerate(values)]
+    off = [
+        sum(abs(v - middle) for v, middle in zip(values, levels, strict=True)),
+        sum(abs(v - median(line)) for v in line),
+    ]
+    return off[0] <= off[1]
 
 
 def course_rows(course: Course) -> dict[str, Any]:

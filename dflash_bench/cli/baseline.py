@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +11,7 @@ import typer
 
 from dflash_bench.cli.completion import offer_runs
 from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
     AgreementRange,
@@ -25,6 +28,9 @@ from dflash_bench.cli.urls import Command, with_urls
 from dflash_bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dflash_bench.baseline.history import Course
     from dflash_bench.baseline.runs import Baseline
     from dflash_bench.model import Metric, Unit
 
@@ -149,27 +155,45 @@ def show(
 
 @app.command(cls=Command)
 def history(
-    baseline: Annotated[Path, typer.Argument(help="A baseline file, as `baseline list` names it.")],
+    baseline: Annotated[
+        Path, typer.Argument(help="A baseline file, as `baseline list` names it, or the folder of all of them.")
+    ],
     metric: Annotated[
         list[str] | None, typer.Option(help="Metrics, or patterns of them. Default: the primary ones.")
     ] = None,
     json: AsJson = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", dir_okay=False, help="Also write it as a page to send.")
+    ] = None,
 ) -> None:
     """Show each primary metric over sessions and commits: where it changed, and whether it creeps."""
     import json as json_text
 
+    from dflash_bench.baseline.folder import all_in
     from dflash_bench.baseline.history import course_rows, courses
+
+    found = [own for _, own in all_in(baseline)] if baseline.is_dir() else [_load(baseline)]
+    histories = [(own, every) for own in found if (every := courses(own, metric))]
+    if not histories:
+        raise UsageError(f"{baseline} has no such metric in its history", hint="dflash-bench baseline list")
+    if output is not None:
+        from dflash_bench.report.history import history_page
+
+        write_whole(output, history_page(histories, shlex.join(["dflash-bench", *sys.argv[1:]])))
+    if json:
+        rows = [course_rows(c) | {"baseline": own.key.text} for own, each in histories for c in each]
+        typer.echo(json_text.dumps(rows, indent=1, ensure_ascii=False))
+        return
+    for own, each in histories:
+        _show_history(own, each)
+
+
+def _show_history(baseline: Baseline, every: Sequence[Course]) -> None:
     from dflash_bench.report.console import rendered
+    from dflash_bench.report.history import change_words, creep_words
     from dflash_bench.report.sheets import Sheet
     from dflash_bench.report.units import symbol, text
 
-    found = _load(baseline)
-    every = courses(found, metric)
-    if json:
-        typer.echo(json_text.dumps([course_rows(c) for c in every], indent=1, ensure_ascii=False))
-        return
-    if not every:
-        raise UsageError(f"{baseline} has no such metric in its history", hint=f"dflash-bench baseline show {baseline}")
     rows = tuple(
         (
             c.metric,
@@ -177,15 +201,15 @@ def history(
             text(c.values[0], c.unit),
             text(c.values[-1], c.unit),
             symbol(c.unit),
-            "; ".join(c.words(change) for change in c.changes) or "–",
-            f"{c.share(c.creep.slope):+.2%} a session".replace("%", " %") if c.creep else "–",
+            "; ".join(change_words(c, change) for change in c.changes) or "–",
+            creep_words(c) or "–",
         )
         for c in every
     )
     columns = ("metric", "sessions", "first", "newest", "unit", "changed", "creeps")
     note = "medians of a session's runs; 1 in 100 metrics without a change shows one"
     stdout.print(
-        rendered(Sheet(found.key.text, columns, rows, left=("metric", "unit", "changed", "creeps"), note=note))
+        rendered(Sheet(baseline.key.text, columns, rows, left=("metric", "unit", "changed", "creeps"), note=note))
     )
 
 

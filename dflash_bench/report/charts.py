@@ -139,7 +139,7 @@ def distribution_chart(curves: Sequence[Curve], unit: Unit, title: str) -> str:
         y = f"{rise(share):.1f}"
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_PLOT[0] - _RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y}" dy="4" text-anchor="end">{share:.0%}</text>')
-    for tick in _log_ticks(low, high) if is_log else _ticks(low, high):
+    for tick in _log_ticks(low, high) if is_log else nice_ticks(low, high):
         x = f"{place(tick):.1f}"
         parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP}" y2="{_PLOT[1] - _BOTTOM}"/>')
         parts.append(f'<text x="{x}" y="{_PLOT[1] - 20}" text-anchor="middle">{_number(tick)}</text>')
@@ -160,7 +160,7 @@ def _line(curve: Curve, factor: float, ends: tuple[float, float], place, rise) -
     return f'<path class="curve {curve.style}" d="{path}"/>'
 
 
-def _ticks(low: float, high: float, count: int = 6) -> list[float]:
+def nice_ticks(low: float, high: float, count: int = 6) -> list[float]:
     """Round numbers inside an axis."""
     rough = (high - low) / count
     power = 10 ** math.floor(math.log10(rough))

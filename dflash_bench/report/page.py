@@ -25,7 +25,7 @@ from dflash_bench.report.causes import by_line, dry_causes, host_waits, paired, 
 from dflash_bench.report.changes import by_importance, change_texts, key_changes, pair_text, pooled_changes, tone
 from dflash_bench.report.charts import axis_chart, axis_window, interval_chart
 from dflash_bench.report.comparison import are_steps_unlike, kinds_lines, warning_texts
-from dflash_bench.report.headline import Headline, run_headline, sides_headline
+from dflash_bench.report.headline import run_headline, sides_headline
 from dflash_bench.report.sheets import by_section, captured, identity, warning_lines
 from dflash_bench.report.sides import run_metrics, run_rows, runs_note
 from dflash_bench.report.units import MISSING, rank_text, readable, symbol, text
@@ -56,11 +56,11 @@ def comparison_page(
 
     shown = comparison.changes if is_ranked else changes
     content = comparison_document(comparison, judgements)
-    return _rendered(
+    return rendered(
         "comparison.html.j2",
-        sides_headline(comparison.sides, judgements, comparison.findings),
-        content,
-        timeline,
+        _embedded(content),
+        headline=sides_headline(comparison.sides, judgements, comparison.findings),
+        **_timeline(timeline),
         names=names,
         title=f"{names[0]} → {names[1]}",
         created=max(run.info.created_utc for _, runs in sides.named for run in runs),
@@ -105,11 +105,11 @@ def run_page(
     """The page of one run."""
     steps = steps_of(run)
     found = [m for m in run.metrics if m.rank is None or len(run.info.ranks) <= parts.MAX_RANKS_IN_TABLES]
-    return _rendered(
+    return rendered(
         "run.html.j2",
-        run_headline(run, reading),
-        metrics_document([run]),
-        timeline,
+        _embedded(metrics_document([run])),
+        headline=run_headline(run, reading),
+        **_timeline(timeline),
         title=run.info.run,
         names=(run.info.run,),
         created=run.info.created_utc,
@@ -181,11 +181,14 @@ def _metric_row(metric: Metric) -> dict[str, Any]:
     }
 
 
-def _rendered(
-    template: str, headline: Headline, content: dict[str, Any], timeline: dict[str, Any] | None, **values: Any
-) -> str:
+def _timeline(timeline: dict[str, Any] | None) -> dict[str, Any]:
+    text = json.dumps(timeline, ensure_ascii=False, separators=(",", ":"))
+    return {"timeline": timeline, "timeline_json": _script_json(text), "js": template_text("report.js")}
+
+
+def rendered(template: str, document: str, **values: Any) -> str:
+    """A page from its template. ``document``: the JSON of everything that it shows, which lies in it."""
     import jinja2
-    from markupsafe import Markup
 
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(template_text),
@@ -194,25 +197,19 @@ def _rendered(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["parts"] = _parts
-    environment.globals |= _functions(Markup)
+    environment.filters["upper_first"] = lambda line: line[:1].upper() + line[1:]
+    environment.globals |= _functions()
     return environment.get_template(template).render(
-        **values,
-        headline=headline,
-        css=template_text("report.css"),
-        js=template_text("report.js"),
-        version=__version__,
-        document_json=_script_json(_embedded(content)),
-        timeline=timeline,
-        timeline_json=_script_json(json.dumps(timeline, ensure_ascii=False, separators=(",", ":"))),
+        **values, css=template_text("report.css"), version=__version__, document_json=_script_json(document)
     )
 
 
-def _functions(markup: Callable[[str], str]) -> Mapping[str, Any]:
-    """What templates call: figures with their stored value, and charts."""
+def _functions() -> Mapping[str, Any]:
+    """What templates call: names, figures with their stored value, and charts."""
+    from markupsafe import Markup
 
     def valued(words: str, value: float | None) -> str:
-        return words if value is None else markup(f'<data value="{value!r}">{words}</data>')
+        return words if value is None else Markup(f'<data value="{value!r}">{words}</data>')
 
     def shown(value: float | None, unit: Unit, *, is_signed: bool = False) -> str:
         return valued(text(value, unit, is_signed=is_signed), value)
@@ -220,20 +217,20 @@ def _functions(markup: Callable[[str], str]) -> Mapping[str, Any]:
     def per_step(value: float) -> str:
         return " ".join(readable(value, unit=Unit.NS)) if value else MISSING
 
+    def name(words: str) -> str:
+        """Cut where a narrow column may break it: behind its dots, underscores, dashes and the like."""
+        return Markup("<wbr>").join(re.findall(r"[^._@>/·-]*[._@>/·-]+|[^._@>/·-]+", words))
+
     return {
+        "name": name,
         "valued": valued,
         "figure": shown,
         "per_step": per_step,
         "symbol": symbol,
-        "interval_chart": lambda *words: markup(interval_chart(*words)),
-        "axis_chart": lambda window: markup(axis_chart(window)),
+        "interval_chart": lambda *words: Markup(interval_chart(*words)),
+        "axis_chart": lambda window: Markup(axis_chart(window)),
         "Unit": Unit,
     }
-
-
-def _parts(name: str) -> list[str]:
-    """A name cut where a narrow column may break it: behind its dots, underscores, dashes and the like."""
-    return re.findall(r"[^._@>/·-]*[._@>/·-]+|[^._@>/·-]+", name)
 
 
 def template_text(name: str) -> str:

@@ -123,23 +123,19 @@ def _cell(figure: PredictedFigure) -> str:
 
 def prediction_page(run: str, results: Sequence[Prediction], command: str) -> str:
     """The predictions as one file that fetches nothing: sentences, figures over the ranks, the table, the JSON."""
-    import jinja2
-
-    from dflash_bench import __version__
-    from dflash_bench.report.page import _script_json, template_text
+    from dflash_bench.report.page import rendered
 
     heads, rows = figure_rows(results)
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(template_text("prediction.html.j2")).render(
-        run=run,
+    return rendered(
+        "prediction.html.j2",
+        prediction_json(run, results),
+        title=f"{run}, predicted",
+        created="",
+        command=command,
         lines=sentences(run, results),
         charts=list(_charts(results)),
         heads=heads,
         rows=rows,
-        css=template_text("report.css"),
-        document_json=_script_json(prediction_json(run, results)),
-        version=__version__,
-        command=command,
     )
 
 

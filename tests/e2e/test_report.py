@@ -12,19 +12,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-import typer
 from browser import axe_source, driver, in_browser
+from histories import nights
 from typer.testing import CliRunner
 
-from dflash_bench.cli import Commands
-from dflash_bench.cli.report import parse_steps, report
+from dflash_bench.baseline.history import courses
+from dflash_bench.cli import app
+from dflash_bench.cli.report import parse_steps
 from dflash_bench.errors import ExitCode, UsageError
+from dflash_bench.report.history import history_page
 
 H200 = Path(__file__).parents[1] / "data" / "h200"
-
-app = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
-app.callback()(lambda: None)
-app.command()(report)
 
 
 def command(*words):
@@ -146,6 +144,25 @@ def page(written):
     return written[0] / "report.html"
 
 
+@pytest.fixture(scope="module")
+def pages(written):
+    """One page of each kind: a comparison, a run, predictions, a history."""
+    folder, _ = written
+    run = command("h200x2_sync", "-o", folder / "run.html", "--profiles", folder / "profiles")
+    assert run.exit_code == ExitCode.PASS
+    words = ["predict", "h200x2_sync", "--ranks", "2,4,8", "--profiles", str(folder / "profiles")]
+    found = CliRunner().invoke(app, [*words, "-o", str(folder / "prediction.html")])
+    assert found.exit_code == ExitCode.PASS, found.output
+    baseline = nights(40, {("step.period", 26): 1.05, ("cost.prepare_for_decode", 14): 0.8})
+    (folder / "history.html").write_text(history_page([(baseline, courses(baseline))], "history"), "utf-8")
+    return {"comparison": folder / "report.html"} | {
+        kind: folder / f"{kind}.html" for kind in ("run", "prediction", "history")
+    }
+
+
+KINDS = pytest.mark.parametrize("kind", ["comparison", "run", "prediction", "history"])
+
+
 def requests(browser):
     """Every address that the page's documents asked for since the last look."""
     for entry in browser.logs("performance"):
@@ -157,8 +174,10 @@ def requests(browser):
 
 
 @in_browser
-@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (1280, True), (390, False)])
-def test_the_page_opens_without_a_complaint_and_fetches_nothing(browser, page, width, is_dark):
+@KINDS
+@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (390, True)])
+def test_the_page_opens_without_a_complaint_and_fetches_nothing(browser, pages, kind, width, is_dark):
+    page = pages[kind]
     browser.open(page, width, is_dark=is_dark)
     assert browser.logs("browser") == []
     others = [url for url in requests(browser) if not url.startswith(("data:", "blob:"))]
@@ -166,20 +185,22 @@ def test_the_page_opens_without_a_complaint_and_fetches_nothing(browser, page, w
 
 
 @in_browser
+@KINDS
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_sticks_out_sideways(browser, page, width):
-    browser.open(page, width)
+def test_nothing_sticks_out_sideways(browser, pages, kind, width):
+    browser.open(pages[kind], width)
     assert browser.run("return document.documentElement.scrollWidth") <= width
     script = "return [...document.querySelectorAll('svg')].map(e => e.getBoundingClientRect().right)"
     assert max(browser.run(script)) <= width
 
 
 @in_browser
-def test_axe_finds_nothing(browser, page):
+@KINDS
+def test_axe_finds_nothing(browser, pages, kind):
     """The rules of WCAG 2 A and AA, contrast included, in light and dark; everything unfolded."""
     source = axe_source()
     for is_dark in (False, True):
-        browser.open(page, 1280, is_dark=is_dark)
+        browser.open(pages[kind], 1280, is_dark=is_dark)
         browser.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
         browser.run(source + ";window.axe = axe;")
         found = browser.run_async(
