@@ -15,7 +15,7 @@ from dflash_bench.metrics.registry import spec
 from dflash_bench.model import Better, Unit
 from dflash_bench.report.changes import KEY_METRICS, Tone
 from dflash_bench.report.charts import nice_ticks
-from dflash_bench.report.page import rendered
+from dflash_bench.report.page import render_page
 from dflash_bench.report.units import percent, readable
 from dflash_bench.stats.history import ChangePoint
 
@@ -28,7 +28,7 @@ def history_page(histories: Sequence[tuple[Baseline, Sequence[Course]]], command
     """One file with the history of each baseline: the answer, charts by metric, changes, and all sessions."""
     document = [{"baseline": b.key.text, "courses": [course_rows(c) for c in own]} for b, own in histories]
     one = histories[0][0].key
-    return rendered(
+    return render_page(
         "history.html.j2",
         json.dumps({"histories": document}, ensure_ascii=False, separators=(",", ":")),
         title=f"History of {one.arm}, {one.workload}" if len(histories) == 1 else "History of all baselines",

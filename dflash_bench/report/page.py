@@ -56,7 +56,7 @@ def comparison_page(
 
     shown = comparison.changes if is_ranked else changes
     content = comparison_document(comparison, judgements)
-    return rendered(
+    return render_page(
         "comparison.html.j2",
         _embedded(content),
         headline=sides_headline(comparison.sides, judgements, comparison.findings),
@@ -105,7 +105,7 @@ def run_page(
     """The page of one run."""
     steps = steps_of(run)
     found = [m for m in run.metrics if m.rank is None or len(run.info.ranks) <= parts.MAX_RANKS_IN_TABLES]
-    return rendered(
+    return render_page(
         "run.html.j2",
         _embedded(metrics_document([run])),
         headline=run_headline(run, reading),
@@ -186,7 +186,7 @@ def _timeline(timeline: dict[str, Any] | None) -> dict[str, Any]:
     return {"timeline": timeline, "timeline_json": _script_json(text), "js": template_text("report.js")}
 
 
-def rendered(template: str, document: str, **values: Any) -> str:
+def render_page(template: str, document: str, **values: Any) -> str:
     """A page from its template. ``document``: the JSON of everything that it shows, which lies in it."""
     import jinja2
 

@@ -123,10 +123,10 @@ def _cell(figure: PredictedFigure) -> str:
 
 def prediction_page(run: str, results: Sequence[Prediction], command: str) -> str:
     """The predictions as one file that fetches nothing: sentences, figures over the ranks, the table, the JSON."""
-    from dflash_bench.report.page import rendered
+    from dflash_bench.report.page import render_page
 
     heads, rows = figure_rows(results)
-    return rendered(
+    return render_page(
         "prediction.html.j2",
         prediction_json(run, results),
         title=f"{run}, predicted",
