@@ -100,10 +100,11 @@ def test_a_wrong_number_of_pages_in_the_environment_is_refused(monkeypatch, caps
 # ── the hook ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("hooks", [["plug"], ["plug", "annotate"], ["annotate", "plug"]], ids=" ".join)
 def test_the_hook_reaches_a_spawned_child_keeps_an_own_sitecustomize_and_refuses_what_it_does_not_know(
-    package, tmp_path
+    package, tmp_path, hooks
 ):
-    """The engine's function stays as it is, and both processes say why."""
+    """The engine's function stays as it is, and both processes say why; also where the engine is annotated as well."""
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import os\nos.environ['OWN'] = 'ran'\n")
@@ -114,8 +115,8 @@ def test_the_hook_reaches_a_spawned_child_keeps_an_own_sitecustomize_and_refuses
         "seen = []\nDFlashDraftInputV2().prepare_for_decode(seen)\nprint(seen, os.environ['OWN'])\n"
         "if len(sys.argv) == 1: subprocess.run([sys.executable, __file__, 'child'], check=True)\n"
     )
-    hook = ROOT / "impl" / "dflash_prep" / "sglang" / "hook"
-    path = os.pathsep.join(map(str, (hook, own, package.parent, ROOT / "impl")))
+    folders = {"plug": ROOT / "impl" / "dflash_prep" / "sglang", "annotate": ROOT / "dflash_bench" / "annotate"}
+    path = os.pathsep.join(map(str, (*(folders[name] / "hook" for name in hooks), own, package.parent, ROOT / "impl")))
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: PlugOptions("topup").to_environment()}
     done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["['upstream'] ran"] * 2

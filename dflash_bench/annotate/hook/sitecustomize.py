@@ -80,8 +80,10 @@ def _load_dflash_bench() -> None:
 def _run_the_other_sitecustomize() -> None:
     from importlib.machinery import PathFinder
 
-    others = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
-    spec = PathFinder.find_spec("sitecustomize", others)
+    # those in front of this one were run before it, or may be about to run it: only what is behind is looked at
+    places = list(dict.fromkeys(os.path.abspath(path or ".") for path in sys.path))
+    behind = places.index(_HERE) + 1 if _HERE in places else 0
+    spec = PathFinder.find_spec("sitecustomize", places[behind:])
     if spec is not None and spec.loader is not None:
         from importlib.util import module_from_spec
 

@@ -41,17 +41,17 @@ def _install(module):
 
 
 def _run_the_next_sitecustomize():
-    for folder in sys.path:
-        file = os.path.join(folder or os.curdir, "sitecustomize.py")
-        if os.path.isfile(file) and os.path.dirname(os.path.abspath(file)) not in _PASSED:
-            _PASSED.add(os.path.dirname(os.path.abspath(file)))
+    # those in front of this one were run before it, so only what is behind it is looked at
+    folders = list(dict.fromkeys(os.path.abspath(folder or os.curdir) for folder in sys.path))
+    for folder in folders[folders.index(_HERE) + 1 :] if _HERE in folders else []:
+        file = os.path.join(folder, "sitecustomize.py")
+        if os.path.isfile(file):
             with open(file, "rb") as text:
                 code = compile(text.read(), file, "exec")
             exec(code, {"__name__": "sitecustomize", "__file__": file})
             return
 
 
-_PASSED = {_HERE}
 if os.environ.get("DFLASH_PREP_SGLANG"):
     sys.meta_path.insert(0, _Watcher())
 _run_the_next_sitecustomize()
