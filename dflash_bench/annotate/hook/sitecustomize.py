@@ -20,8 +20,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Watcher:
-    """A finder that finds nothing itself: it lets the others find a module of the table and steps in when it has run,
-    before those that say ``from … import …`` bind its functions."""
+    """A finder that finds nothing itself: those behind it find a module of the table, and it steps in when that has
+    run, before others that say ``from … import …`` bind its functions."""
 
     def __init__(self, modules: Iterable[str]) -> None:
         self.waiting = set(modules)
@@ -31,8 +31,8 @@ class _Watcher:
     ) -> ModuleSpec | None:
         if name not in self.waiting:
             return None
-        for finder in sys.meta_path:
-            if finder is not self and hasattr(finder, "find_spec"):
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            if hasattr(finder, "find_spec"):
                 spec = finder.find_spec(name, path, target)
                 if spec is not None:
                     return self.watched(spec)

@@ -10,13 +10,13 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Watcher:
-    """Lets the others find the module, and steps in when it has been executed."""
+    """Lets the finders behind it find the module, and steps in when it has been executed."""
 
     def find_spec(self, name, path=None, target=None):
         if name != _MODULE:
             return None
-        for finder in [f for f in sys.meta_path if f is not self and hasattr(f, "find_spec")]:
-            spec = finder.find_spec(name, path, target)
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
             if spec is not None and hasattr(spec.loader, "exec_module"):
                 run = spec.loader.exec_module
 
