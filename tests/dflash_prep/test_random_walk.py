@@ -96,13 +96,13 @@ class Walk:
         else:
             rows = ReqToTokenPool(shape.concurrency, shape.row_width)
         self.pools = KVPools(rows, allocator, tree)
-        swa = SWAEviction(window=shape.page_size, interval=3, has_tree=shape.has_tree) if shape.has_window else None
+        swa = SWAEviction(shape.page_size, 3, has_tree=shape.has_tree, by_batches=not shape.has_tree)
         options = PrepOptions(
             shape.block,
             aligned=shape.aligned,
             fill=shape.fill,
             topup_pages=shape.topup_pages if shape.aligned else 0,
-            swa=swa,
+            swa=swa if shape.has_window else None,
         )
         self.prep = (HostPrep if shape.host_pages else DecodePrep)(self.pools, options)
         self.random = Random(self.seed)

@@ -186,13 +186,75 @@ def cases(parts):
     return run_in_engine(parts, "engines/plug_cases.py")
 
 
-def test_bulk_ring_and_topup_without_pages_leave_what_the_engine_leaves_in_every_step(cases):
-    """Watermarks, tokens, slots, lengths, sums and top_k, and all steps compared before they are written too."""
-    single, *pages = (cases["compared"][size] for size in ("1", "16", "256"))
-    assert pages == [{name: {} for name in ENGINES[1:]}] * 2
-    # on pages of one token the engine gives slots back in the order of the row, this allocator sorted
-    assert {name: {*keys} - {"slots"} for name, keys in single.items()} == {name: set() for name in ENGINES[1:]}
-    assert all(single[name] == {} for name in ENGINES if name.startswith("plug"))
+def differing(cases, name, *but):
+    """Of each engine what differs from the first one in a case, in any step; not counting ``but``."""
+    return {engine: {*parts} - {*but} for engine, parts in cases["compared"][name]["differences"].items()}
+
+
+def of_the_plugs(differences):
+    return {name: parts for name, parts in differences.items() if name.startswith("plug")}
+
+
+EQUAL = {name: set() for name in ("plug:bulk", "plug:ring", "plug:topup=0", "ours:bulk,staging_ring=on")}
+
+
+KINDS = ("plenty", "sent back", "evicted", "window", "window and tree")
+
+
+@pytest.mark.parametrize(
+    ("kind", "page_size"), [("large pages", 256), *((kind, size) for kind in KINDS for size in (1, 16))]
+)
+def test_bulk_ring_and_topup_without_pages_leave_what_the_engine_leaves_in_every_step(cases, kind, page_size):
+    """Watermarks, tokens, slots of both pools, lengths, sums and top_k, who is sent back, how far windows are evicted;
+    and all steps compared before they are written too."""
+    name = f"{kind}, page {page_size}"
+    but = set()
+    if page_size == 1:
+        but = {"slots"}  # the engine gives single tokens back behind its free list, the reference in front
+    if kind == "evicted":
+        but = {"slots", "free"}  # the engine's tree evicts whole leaves, the stand-in of the reference what is short
+    found = differing(cases, name, *but)
+    found.pop("ours:bulk", None)
+    assert found == EQUAL
+    assert of_the_plugs(differing(cases, name)) == of_the_plugs(EQUAL)
+    happened = cases["compared"][name]["happened"]
+    assert all(each.get("sent back", 0) == happened["upstream"].get("sent back", 0) for each in happened.values())
+    seen = {"sent back": "sent back", "evicted": "evicted", "window": "window", "window and tree": "window"}
+    assert kind not in seen or happened["upstream"][seen[kind]] > 0
+
+
+def test_a_hisparse_pool_is_never_topped_up_and_prepared_as_the_engine_does(cases):
+    name = "hisparse, page 16"
+    found = differing(cases, name, "slots")  # the engine gives pages back in ascending order, the reference by the row
+    assert found == EQUAL | {"plug:topup=2": set()}
+    assert of_the_plugs(differing(cases, name)) == of_the_plugs(EQUAL | {"plug:topup=2": set()})
+    decisions = cases["compared"][name]["happened"]["plug:topup=2"]
+    assert {*decisions} == {"hisparse", "no_allocation"}
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "decision"),
+    [
+        ("pages of one token, page 1", "plug:topup=2", "page_size_one"),
+        ("never enough in advance, page 16", "plug:topup=8", "short"),
+    ],
+)
+def test_a_top_up_that_may_not_be_taken_changes_nothing(cases, name, engine, decision):
+    assert differing(cases, name) == {engine: set()}
+    decisions = cases["compared"][name]["happened"][engine]
+    assert decisions[decision] > 20
+    assert "taken" not in decisions
+
+
+@pytest.mark.parametrize("kind", ["in advance", "in advance, sent back"])
+def test_pages_in_advance_on_the_engines_objects_are_those_of_the_reference_up_to_the_end_of_the_row(cases, kind):
+    """The plug-in, `topup` and `floor`: also the guard's figures, and the slots."""
+    name = f"{kind}, page 16"
+    assert differing(cases, name) == {"ours:topup,staging_ring=on": set(), "ours:floor": set()}
+    happened = cases["compared"][name]["happened"]["plug:topup=2"]
+    assert happened["taken"] > 0
+    assert happened["rows at their end"] > 0
+    assert (kind == "in advance") or (happened["short"] > 0 and happened["sent back"] > 0)
 
 
 @pytest.mark.soak

@@ -3,7 +3,8 @@
     ENGINE_STUBS=cpu PYTHONPATH=impl:tests/engines:tests/benchmarks:WHEEL python tests/engines/plug_cases.py
 
 The last line is JSON. ``faults``: for each why the plug-in turned itself off, after how many compared steps, and in how
-many steps what was left behind differs from the engine's own run. ``compared``: the same of all arms without a fault.
+many steps what was left behind differs from the engine's own run. ``compared``: the same of all arms without a fault,
+in every kind of pools, and what happened meanwhile.
 """
 
 from __future__ import annotations
@@ -19,16 +20,31 @@ from dflash_prep.sglang.install import Plug
 from dflash_prep.sglang.preparation import PlugArm, Preparation
 
 STEPS = 30
-ENGINES = ("upstream", "plug:bulk", "plug:ring", "plug:topup=0", "ours:bulk", "ours:bulk,staging_ring=on")
+PLUGS = ("plug:bulk", "plug:ring", "plug:topup=0")
+SAME = ("upstream", *PLUGS, "ours:bulk,staging_ring=on")
+IN_ADVANCE = ("plug:topup=2", "ours:topup,staging_ring=on", "ours:floor")
+CASES = {
+    "plenty": ((*SAME, "ours:bulk"), (1, 16), {}),
+    "large pages": ((*SAME, "ours:bulk"), (256,), {"context": 2048, "steps": 24}),
+    "sent back": (SAME, (1, 16), {"pool": 1400}),
+    "evicted": (SAME, (1, 16), {"pool": 1600, "context": 256, "prefix_cache": True}),
+    "window": (SAME, (1, 16), {"window": 64, "swa_interval": 32}),
+    "window and tree": (SAME, (1, 16), {"window": 72, "swa_interval": 32, "prefix_cache": True}),
+    "hisparse": ((*SAME, "plug:topup=2"), (16,), {"hisparse": True}),
+    "pages of one token": (("upstream", "plug:topup=2"), (1,), {}),
+    "never enough in advance": (("upstream", "plug:topup=8"), (16,), {"pool": 1000}),
+    "in advance": (IN_ADVANCE, (16,), {}),
+    "in advance, sent back": (IN_ADVANCE, (16,), {"pool": 1400, "steps": 120}),
+}
+"""Engines, all held against the first; page sizes; what of the workload is special."""
 
 
-def compared(page_size: int) -> dict[str, dict[str, int]]:
-    """Of each engine, in how many steps what differs from upstream; the plugs compare every step themselves too."""
-    args = argparse.Namespace(
-        engines=ENGINES, block=8, context=2048, steps=24, warm_up=0, seed=0, device="cpu", need_sort=False, shadow=24,
-        compare=True,
-    )  # fmt: skip
-    return sglang_prep.run(args, 9, page_size)["differences"]
+def compared(engines: tuple[str, ...], page_size: int, more: dict[str, object]) -> dict[str, dict]:
+    """In how many steps what differs from the first engine; the plugs compare every step themselves too."""
+    given = {"engines": engines, "block": 8, "context": 512, "steps": 60, "warm_up": 0, "seed": 0, "device": "cpu"}
+    given |= {"need_sort": False, "shadow": 1000, "compare": True, **more}
+    found = sglang_prep.run(argparse.Namespace(**given), 9, page_size)
+    return {name: found[name] for name in ("differences", "happened")}
 
 
 def main() -> None:
@@ -49,7 +65,12 @@ def main() -> None:
             "requests": len(engine.reqs),
             "differences": sglang_prep.differences(base, states),
         }
-    print(json.dumps({"faults": found, "compared": {str(size): compared(size) for size in (1, 16, 256)}}))
+    cases = {
+        f"{name}, page {page_size}": compared(engines, page_size, more)
+        for name, (engines, page_sizes, more) in CASES.items()
+        for page_size in page_sizes
+    }
+    print(json.dumps({"faults": found, "compared": cases}))
 
 
 if __name__ == "__main__":

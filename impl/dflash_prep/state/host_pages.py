@@ -196,7 +196,7 @@ class HostRows(ReqToTokenPool):
     """Rows whose truth is on the host; `req_to_token` on the device is written from it when `flush` is called.
 
     pages       [rows, most pages of a row] int32: the page table
-    committed, allocated   [rows] int64 tokens: the counters of the request that has the row
+    committed, allocated, evicted   [rows] int64 tokens: the counters of the request that has the row
     joined      [rows]: `steps` when its request had been prepared 0 times, so that nobody counts per request and step
     verified    [rows]: results processed
     top_k       [rows]: that of its request's sampling parameters
@@ -210,7 +210,8 @@ class HostRows(ReqToTokenPool):
         self.page_size = page_size
         self.pages = np.zeros((size + 1, -(-row_width // page_size)), dtype=np.int32)
         self._flat_pages = self.pages.reshape(-1)
-        self.committed, self.allocated, self.joined, self.verified, self.top_k = np.zeros((5, size + 1), dtype=np.int64)
+        counters = np.zeros((6, size + 1), dtype=np.int64)
+        self.committed, self.allocated, self.evicted, self.joined, self.verified, self.top_k = counters
         self.steps = 0
         self._unwritten, self._num_unwritten = np.empty((2, 4 * size), dtype=np.int32), 0
 
@@ -277,6 +278,14 @@ class _HostKVState(KVState):
     @kv_committed_len.setter
     def kv_committed_len(self, length: int) -> None:
         self.rows.committed[self.req_pool_idx] = length
+
+    @property
+    def swa_evicted_seqlen(self) -> int:
+        return int(self.rows.evicted[self.req_pool_idx])
+
+    @swa_evicted_seqlen.setter
+    def swa_evicted_seqlen(self, length: int) -> None:
+        self.rows.evicted[self.req_pool_idx] = length
 
 
 _OWN = {name: getattr(Request, name) for name in ("kv", "num_generated", "decode_batch_idx", "spec_verify_ct")}

@@ -64,7 +64,8 @@ class HostPrep:
                 self._follow(batch)
             rows = self._rows
             if self.swa is not None:
-                due = np.flatnonzero(self.swa.is_due(arrays.steps - arrays.joined[rows]))
+                prepared = arrays.steps - arrays.joined[rows]
+                due = np.flatnonzero(self.swa.is_due(prepared, arrays.committed[rows], arrays.evicted[rows]))
                 evict_swa(self.pools, [batch.reqs[i] for i in due], self.swa)
             committed = arrays.committed[rows]
             if is_any(committed > self._enough):
