@@ -35,6 +35,10 @@ MAX_NAME_BYTES = 200
 """Of a run's name, whatever the alphabet: longer names are no folders on some file systems."""
 
 
+_BASES = ("base", "before", "upstream")
+"""What the base of a duet is called where the engine, and not a run of ours, named the arms."""
+
+
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
     """How captures become profiles. ``run``: one name for all of them; None: named after the files, run by run.
@@ -260,9 +264,16 @@ def _describe(
 
 
 def _in_order(arms: frozenset[str], options: IngestOptions) -> tuple[str, ...]:
-    """The arms of a duet as they were asked for, where that is known: the marks come in a random order."""
+    """The arms of a duet as they were asked for, where that is known: the marks come in a random order.
+
+    Else the one that is called like a base comes first.
+    """
     asked = str(options.settings.get("arms") or "").split()
-    return tuple(sorted(arms, key=lambda arm: (asked.index(arm) if arm in asked else len(asked), arm)))
+
+    def place(arm: str) -> tuple[int, bool, str]:
+        return asked.index(arm) if arm in asked else len(asked), arm not in _BASES, arm
+
+    return tuple(sorted(arms, key=place))
 
 
 def _range_names(folder: Path, process: ProcessInfo) -> frozenset[str]:

@@ -27,7 +27,7 @@ ORDER = ("control", "topup", "topup", "control", "topup", "control")
 
 def block(arm, pair, at):
     """A refill step that does not count, then four that do, whose agreement takes a tenth of the period."""
-    period = PERIODS[arm]
+    period = PERIODS.get(arm, 100)
     ranges, calls, work = [Range("decode_step", at, at + 7)], [], []
     at += 10
     ranges.append(Range(f"dflash_bench duet pair={pair} arm={arm} open", at, None, kind=34))
@@ -59,6 +59,19 @@ def duet(tmp_path_factory):
 def test_a_run_knows_the_arms_that_take_turns_in_the_order_asked_for(duet):
     assert (duet.info.arms, duet.info.arm) == (("topup", "control"), None)
     assert [p.rank for p in duet.info.processes] == [0]
+
+
+@pytest.mark.parametrize(
+    ("arms", "order"), [("topup upstream", ("upstream", "topup")), ("topup control", ("control", "topup"))]
+)
+def test_of_arms_that_nobody_asked_for_the_one_called_a_base_is_the_base(tmp_path, arms, order):
+    rows, at = [Range("dflash_bench rank=0 world=1", 0, None, kind=34)], 0
+    for arm in arms.split():
+        ranges, _, _, at = block(arm, 0, at)
+        rows += ranges
+    export = write(tmp_path / "live.sqlite", rows, [], [])
+    (profile,) = resolve(str(export), IngestOptions(profiles=tmp_path / "profiles"))
+    assert profile.info.arms == order
 
 
 @pytest.mark.parametrize("arm", PERIODS)
