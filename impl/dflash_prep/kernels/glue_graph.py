@@ -4,7 +4,10 @@ Before every replay of a model graph, a handful of tiny kernels derive attention
 device time, so they are captured once per key and replayed: two eager runs, then a capture, then replays.
 
 A value computed on the host inside the preparation would be frozen by the capture, silently. Here that is an error: the
-host values of the metadata must agree between the eager runs.
+host values of the metadata must agree between the eager runs. SGLang 0.5.23 switches its own graph off for DFlash for
+that reason: its verification is planned on the host at every replay, drafts would be judged by the plan of the capture,
+and about one token a step would be accepted. The metadata of `attention_metadata.py` have no such value, so here the
+graph may be on; a backend that plans on the host has to say so by not opting in, or is found out in the eager runs.
 """
 
 import dataclasses

@@ -91,7 +91,8 @@ def committed_host_lens(
 ) -> HostLens:
     """The best known host lengths that are not below the device's `seq_lens` (section 5.2).
 
-    Exact ones if FutureMap copied them, else the reservation (an over-estimate), else a blocking copy (legacy).
+    Exact ones if FutureMap copied them, else the reservation (an over-estimate), else a blocking copy (legacy). SGLang
+    0.5.23 takes what the rows hold in place of the copy; that is what the reservation says, which a prepared step has.
     """
     if seq_lens_cpu is not None:
         return HostLens(seq_lens_cpu, _HostLensSource.EXACT)

@@ -74,7 +74,8 @@ class PagedAllocator:
 
         last_loc   [bs] slot of each row's last token (`get_last_loc`)
         Raises PageAccountingError when num_tokens is not what the spans say. The pages are counted on the host before
-        the kernel runs; the engine runs it first and reads past the free list when short (#34399).
+        the kernel runs: 0.5.23 does so where a bound says that they may be short, engines before it read past the free
+        list then (#34399).
         """
         if num_tokens != (total := count_tokens(spans)):
             raise PageAccountingError(f"num_tokens {num_tokens} differs from the {total} of the spans")
