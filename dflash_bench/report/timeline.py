@@ -72,7 +72,7 @@ class _Flow:
 class _StepWindow:
     """One step of a rank: what its host did, and the GPU work that ran or was queued meanwhile.
 
-    ``bars`` are those that are drawn, ``num_left_out`` is how many are not; ``waits``, the longest first, and
+    ``bars`` are those that are drawn, ``num_left_out`` is how many are not; ``waits``, the longest first, ``dry`` and
     ``num_gpu_work`` count all of them.
     """
 
@@ -86,12 +86,13 @@ class _StepWindow:
     flows: tuple[_Flow, ...]
     num_left_out: int
     waits: tuple[Bar, ...] = ()
+    dry: tuple[Bar, ...] = ()
     num_gpu_work: int = 0
 
     @property
     def dry_ns(self) -> int:
         """Time during which no GPU work ran and none was queued."""
-        return sum(bar.length_ns for bar in self.bars if bar.kind is BarKind.DRY)
+        return sum(bar.length_ns for bar in self.dry)
 
     @property
     def waited_ns(self) -> int:
@@ -102,13 +103,23 @@ class _StepWindow:
     def words(self) -> str:
         """The step in one sentence."""
         dry, waited = self.dry_ns, self.waited_ns
-        parts = [f"step {self.step:,} of {self.num_steps:,}, {_us(self.length_ns)} long", f"GPU dry {_us(dry)}"]
+        parts = [f"step {self.step:,} of {self.num_steps:,}, {_us(self.length_ns)} long"]
+        parts.append(f"GPU dry {_us(dry)}{self._most_dry}")
         longest = f", the longest {self.waits[0].name} of {_us(self.waits[0].length_ns)}" if self.waits else ""
         parts.append(f"{len(self.waits):,} host wait{'s' * (len(self.waits) != 1)}, {_us(waited)}{longest}")
         parts.append(f"{self.num_gpu_work:,} piece{'s' * (self.num_gpu_work != 1)} of GPU work")
         if self.num_left_out:
             parts.append(f"the {self.num_left_out:,} shortest bars are not drawn")
         return "; ".join(parts)
+
+    @property
+    def _most_dry(self) -> str:
+        """What the host did most of the time while the GPU was dry."""
+        lengths: dict[str, int] = {}
+        for bar in self.dry:
+            lengths[bar.name] = lengths.get(bar.name, 0) + bar.length_ns
+        most = max(lengths, key=lambda name: lengths[name], default="")
+        return f", {_us(lengths[most])} of it {most if most.startswith(OUTSIDE) else f'in {most}'}" if most else ""
 
 
 def _step_windows(
@@ -177,6 +188,7 @@ def _window(
         flows=tuple(_flows(shown, begin, stop, tracks)),
         num_left_out=left_out,
         waits=tuple(_longest_first(bar for bar in host if bar.kind is BarKind.WAIT)),
+        dry=tuple(dry),
         num_gpu_work=len(gpu),
     )
 

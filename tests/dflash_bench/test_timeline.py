@@ -260,3 +260,8 @@ def test_the_dry_time_of_a_step_is_that_of_the_metric_and_its_causes_are_those_o
             if b.kind == "GPU dry"
         }
         assert said <= causes
+    for window in _step_windows(profile, 0, max_bars=3):
+        assert sum(b.kind == "GPU dry" for b in window.bars) == 3 < len(window.dry)
+        assert window.dry_ns == dry.values[dry.block.tolist().index(window.step)]
+        most = max({b.name for b in window.dry}, key=lambda n: sum(b.length_ns for b in window.dry if b.name == n))
+        assert f"µs of it in {most};" in window.words
