@@ -69,6 +69,9 @@ def _matching(pattern: str, options: IngestOptions, progress: Progress | None) -
             return tuple(open_profile(path) for path in paths)
     if here:
         return ingest(here, replace(options, is_implicit=True), progress)
+    runs, _, arm = pattern.rpartition(":")
+    if runs and not any(char in arm for char in "*?[/"):
+        return tuple(profile.of_arm(arm) for profile in _matching(runs, options, progress))
     raise UsageError(f"no profile in {options.profiles} matches {pattern}", hint=f"ls {options.profiles}")
 
 

@@ -105,6 +105,8 @@ def test_an_arm_is_named_behind_its_run_and_a_run_of_two_arms_has_both_sides(due
     assert (measure(named[0]).info.arm, measure(other[0]).info.arm) == ("control", "topup")
     with pytest.raises(UsageError, match="no blocks of an arm 'glue': topup, control"):
         resolve(f"{run}:glue", options)
+    (of_pattern,) = resolve(f"{run[:-1]}*:topup", options)
+    assert (of_pattern.info.run, of_pattern.arm) == (run, "topup")
 
 
 def test_a_block_that_never_closed_does_not_count(tmp_path):
