@@ -5,7 +5,7 @@
 
 FOLDER holds the profiles that the commands in docs/predict.md make. Prints a row a check: predicted figure with its
 interval, measured figure, error; and how many intervals hold the measured value. With `--duets` they are duets of
-`control`, `control,topup_pages=0` and `topup`: the predicted arm ran in the same process, so the luck of a process,
+`control` and other numbers of pages in advance: the predicted arm ran in the same process, so the luck of a process,
 most of the interval, is no part of the error.
 """
 
@@ -64,12 +64,13 @@ def checks(traces: dict[str, list[StepTrace]]) -> Iterator[Check]:
 
 
 def duet_checks(profiles: Sequence[Profile]) -> Iterator[tuple[Check, dict[str, list[StepTrace]]]]:
-    """From the blocks of `control` to those of the other arms of the same process."""
+    """From the blocks of `control` to those of the other numbers of pages in advance in the same process."""
+    pages = {"topup": 2, **{f"control,topup_pages={k}": k for k in range(9)}}
     for profile in profiles:
-        control, again, topup = arms = ("control", "control,topup_pages=0", "topup")
-        traces = {arm: read_traces(profile.of_arm(arm)) for arm in arms}
+        control, targets = "control", [arm for arm in profile.info.arms if arm in pages]
+        traces = {arm: read_traces(profile.of_arm(arm)) for arm in (control, *targets)}
         own = paging_of(profile.of_arm(control))
-        for k, target in ((0, again), (2, topup)):
+        for k, target in ((pages[target], target) for target in targets):
             scenario = Scenario(1, allocator=own.allocator(topup_pages=k, requests=None))
             names = ("alloc.step_share", "cost.prepare_for_decode", "step.period")
             yield Check(f"{profile.info.run} → {target}", (control,), target, scenario, names, own.requests), traces
