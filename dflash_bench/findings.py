@@ -470,5 +470,7 @@ _SENTENCES = {code.code: code.sentence for code in CODES}
 
 
 def finding(code: str, rank: int | None, count: int, **facts: object) -> Finding:
-    """A warning in the words of its row. Raises KeyError for a code without a row, or a fact that its words lack."""
-    return Finding(code, rank, count, _SENTENCES[code].format(count=count, **facts))
+    """A warning in the words of its row; the fact ``option`` is its own too. Raises KeyError for a code without a row,
+    or a fact that its words lack."""
+    text = _SENTENCES[code].format(count=count, **facts)
+    return Finding(code, rank, count, text, str(facts.get("option", "")))

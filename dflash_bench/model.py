@@ -36,13 +36,15 @@ Figures = Mapping[MetricKey, Sequence[float]]
 class Finding:
     """Something a reader of the figures must know: counted, never silent.
 
-    ``code`` is stable (scripts may match it), ``count`` is how many rows, steps or launches it concerns.
+    ``code`` is stable (scripts may match it), ``count`` is how many rows, steps or launches it concerns. ``option``:
+    what to type for it to be gone, where the text proposes that.
     """
 
     code: str
     rank: int | None
     count: int
     text: str
+    option: str = ""
 
 
 # ── profile ──────────────────────────────────────────────────────────────────────────────────────────────────────────

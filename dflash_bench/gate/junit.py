@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from dflash_bench.gate.decision import Answer, Decision, Ruling
-from dflash_bench.gate.sheets import sentence
+from dflash_bench.gate.sheets import missing_text, sentence
 from dflash_bench.model import Judgement, Unit, Verdict
 from dflash_bench.report.units import rank_text, symbol, text
 from dflash_bench.report.verdicts import interval_text, power_text
@@ -27,7 +27,7 @@ def junit(decision: Decision) -> str:
         _case(suite, check)
     for name, rank in missing:
         case = ElementTree.SubElement(suite, "testcase", classname=name, name=f"rank {rank_text(rank)}")
-        ElementTree.SubElement(case, "error", type="missing", message="the candidate has no such figure")
+        ElementTree.SubElement(case, "error", type="missing", message=missing_text(decision.sides, name, rank))
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -25,13 +25,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from dflash_bench.errors import UsageError
-from dflash_bench.metrics.registry import spec
+from dflash_bench.metrics.registry import SPECS, is_known, spec
 from dflash_bench.model import Better, Figures
 from dflash_bench.stats.families import ERROR_RATE
 from dflash_bench.stats.noise import Allowance
@@ -139,14 +140,6 @@ def _rule(own: MetricPolicy) -> MetricRule:
     return MetricRule(tolerance, None if own.drift is None else Allowance(own.drift), own.direction)
 
 
-def _is_known(name: str) -> bool:
-    try:
-        spec(name)
-    except KeyError:
-        return False
-    return True
-
-
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -204,9 +197,11 @@ def _metrics(value: Any, where: str) -> dict[str, MetricPolicy]:
 def _metric(name: str, raw: Any, where: str) -> MetricPolicy:
     if not isinstance(raw, dict):
         raise UsageError(f"{where} is a table, such as {{ relative = 0.02 }}")
-    is_pattern = "*" in name and not _is_known(name)
-    if not is_pattern and not _is_known(name):
-        raise UsageError(f"{where}: no such metric", hint="dflash-bench metrics RUN --json lists the names")
+    is_pattern = "*" in name and not is_known(name)
+    if not is_pattern and not is_known(name):
+        near = get_close_matches(name, [each.name for each in SPECS], 1)
+        hint = f"{near[0]} is one" if near else "dflash-bench metrics RUN --json lists the names"
+        raise UsageError(f"{where}: no such metric", hint=hint)
     readers = {
         "relative": _share,
         "absolute": _positive,

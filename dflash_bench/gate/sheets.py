@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from dflash_bench.gate.decision import Answer, Decision, Ruling
-from dflash_bench.model import RunMetrics
+from dflash_bench.model import RunMetrics, Sides
 from dflash_bench.report.headline import sides_headline
 from dflash_bench.report.sheets import MAX_RANKS_SHOWN, Report, Sheet, warning_text
 from dflash_bench.report.units import rank_text, symbol, text
@@ -34,13 +35,19 @@ def gate_report(decision: Decision) -> Report:
         ),
         sheets=(_checks_sheet(decision.checks),),
         warnings=(
-            *(
-                f"{name} of rank {rank_text(rank)} is in the base only: it was not judged"
-                for name, rank in decision.missing
-            ),
+            *(missing_text(decision.sides, name, rank) for name, rank in decision.missing),
             *(warning_text(f) for f in decision.findings),
         ),
     )
+
+
+def missing_text(sides: Sides, name: str, rank: int | None) -> str:
+    """Which side lacks a figure that the policy watches; where both do, the name that may have been meant."""
+    there = [side for side, runs in sides.named if any(m.name == name for run in runs for m in run.metrics)]
+    if there:
+        return f"{name} of rank {rank_text(rank)} is in the {there[0]} only: it was not judged"
+    near = get_close_matches(name, sorted({m.name for m in sides.candidate[0].metrics}), 1)
+    return f"no run has {name}, which the policy names{f'; {near[0]} is there' if near else ''}"
 
 
 def _side(runs: Sequence[RunMetrics]) -> str:

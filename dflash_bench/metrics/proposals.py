@@ -74,9 +74,11 @@ def measure_proposals(view: View, found: Measurements) -> None:
         reason = (
             f"no range named {step!r} was closed, and one was open at the end: it died, or was cut, in its first step"
         )
+    best = proposals(view)
     texts = [
         f"{each.option} ({each.count:,} in a row, {each.share:.0%} of {'launches' if len(calls) else 'the time'})"
-        for each in proposals(view)
+        for each in best
     ]
     hint = f"; what could be steps: {', '.join(texts)}" if texts else ""
-    found.warn("no_steps", len(names), reason=reason, whole=whole, hint=hint)
+    option = best[0].option if best else ""
+    found.warn("no_steps", len(names), reason=reason, whole=whole, hint=hint, option=option)

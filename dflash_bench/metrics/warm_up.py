@@ -28,8 +28,10 @@ def measure_warm_up(view: View, found: Measurements) -> None:
     names = ", ".join(_most_time(loads[view.scope.covering(loads.start) >= 0]))
     behind = int(number[-1]) + 1
     is_early = behind <= max(10, int(_EARLY * len(steps))) and not view.is_part
-    hint = f"; --skip-steps {behind} leaves them out of every figure" if is_early else ""
-    found.warn("warm_up_steps", len(number), num=len(steps), names=names, share=f"{share:.0%}", hint=hint)
+    option = f"--skip-steps {behind}" if is_early else ""
+    hint = f"; {option} leaves them out of every figure" if option else ""
+    share_text = f"{share:.0%}"
+    found.warn("warm_up_steps", len(number), num=len(steps), names=names, share=share_text, hint=hint, option=option)
 
 
 def _most_time(calls: ApiCalls, limit: int = 2) -> list[str]:

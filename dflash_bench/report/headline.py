@@ -6,7 +6,6 @@ show the same lines.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -267,7 +266,6 @@ _AHEAD = 0.05
 """Dry share of a step up to which the GPU counts as fed."""
 _APART = 0.05
 """How far a median may lie from the mean that stands for it."""
-_OPTION = re.compile(r"--step-range (?:'[^']*'|\S+)(?= \()")
 
 
 def run_headline(run: RunMetrics, reading: Reading | None = None) -> Headline:
@@ -313,15 +311,14 @@ def _without_steps(run: RunMetrics, reading: Reading) -> str:
     return f"{found}; over the whole capture the GPU was dry {share} of the time"
 
 
-def step_proposals(run: RunMetrics) -> list[str]:
-    """The options that would name the steps of a run in which none were found, the best first."""
-    return [option for f in run.findings if f.code == "no_steps" for option in _OPTION.findall(f.text)]
-
-
-def warm_up_option(run: RunMetrics) -> list[str]:
-    """The option that leaves out the steps that warm up, the largest of all ranks."""
-    found = [m for f in run.findings if f.code == "warm_up_steps" for m in re.findall(r"--skip-steps (\d+)", f.text)]
-    return [f"--skip-steps {max(map(int, found))}"] if found else []
+def proposed_options(run: RunMetrics) -> list[str]:
+    """What the warnings of a run propose to type, one of a kind: the first, of numbers the largest of all ranks."""
+    found: dict[str, str] = {}
+    for option in (f.option for f in run.findings if f.option):
+        kind, value = option.split(maxsplit=1)
+        if kind not in found or (value.isdigit() and int(value) > int(found[kind])):
+            found[kind] = value
+    return [f"{kind} {value}" for kind, value in found.items()]
 
 
 def _mean(run: RunMetrics, name: str) -> float | None:

@@ -11,7 +11,7 @@ from dflash_bench.metrics.summary import figure, has_quantiles, summarise
 from dflash_bench.model import Metric, RunMetrics, Unit
 from dflash_bench.report.causes import Cause, by_line, by_name, dry_causes, host_waits, paired, steps_of
 from dflash_bench.report.changes import KEY_METRICS
-from dflash_bench.report.headline import run_headline, step_proposals, warm_up_option
+from dflash_bench.report.headline import proposed_options, run_headline
 from dflash_bench.report.sheets import (
     Detail,
     Report,
@@ -50,10 +50,7 @@ def run_report(run: RunMetrics, detail: Detail | None = None, reading: Reading |
         lines = (*headline.lines, identity(info), captured(info)) if detail.is_full else headline.lines
         return Report(name, lines, tuple(s for s in (*sheets, *tables) if s.rows), tuple(warnings))
     short = tuple(s for s in (_screen_sheet(run), _screen_causes(run)) if s.rows)
-    asked = [
-        f"dflash-bench metrics {shlex.quote(name)} {option}"
-        for option in (*step_proposals(run)[:1], *warm_up_option(run))
-    ]
+    asked = [f"dflash-bench metrics {shlex.quote(name)} {option}" for option in proposed_options(run)]
     following = (*asked, f"dflash-bench report {shlex.quote(name)}")
     return fitted(Report(name, headline.lines, short, first_warnings(warnings), following))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -55,6 +56,27 @@ def test_the_cause_is_the_rank_and_range_that_got_slower(decisions):
     assert (culprit.range, culprit.ranks, culprit.num_ranks) == ("prepare_for_decode", (1,), 2)
     assert culprit.text.endswith("on rank 1 of 2")
     assert decisions["pass"].culprits == ()
+
+
+def test_a_metric_that_no_run_has_is_told_with_the_near_one():
+    """A pattern of names takes any: a letter too few there is found only in the runs."""
+    policy = Policy(metrics={"step.period": MetricPolicy(), "cost.prepare_for_decod": MetricPolicy()}, repeats=2)
+    found = run_gate(Sides(arm("base"), arm("same"), is_baseline=True), policy)
+    words = "no run has cost.prepare_for_decod, which the policy names; cost.prepare_for_decode is there"
+    assert found.missing == (("cost.prepare_for_decod", None),)
+    assert words in gate_report(found).warnings
+    assert words in junit(found)
+
+
+def test_a_metric_that_one_side_has_is_told_with_that_side():
+    policy = Policy(metrics={"step.period": MetricPolicy(), "cost.prepare_for_decode": MetricPolicy()}, repeats=2)
+    without = tuple(
+        replace(r, metrics=tuple(m for m in r.metrics if m.name == "step.period")) for r in arm("same", ranks=(0,))
+    )
+    found = run_gate(Sides(without, arm("other", ranks=(0,)), is_baseline=True), policy)
+    assert (
+        "cost.prepare_for_decode of rank 0 is in the candidate only: it was not judged" in gate_report(found).warnings
+    )
 
 
 def test_the_report_says_verdict_cause_method_and_power(decisions):

@@ -98,6 +98,13 @@ def test_what_makes_no_sense_is_refused(tmp_path, text, told):
         load_policy(written(tmp_path, text))
 
 
+@pytest.mark.parametrize(("name", "near"), [("step.perid", "step.period"), ("tokens_per_s", "tokens.per_s")])
+def test_an_unknown_metric_is_answered_with_the_near_one(tmp_path, name, near):
+    with pytest.raises(UsageError) as told:
+        load_policy(written(tmp_path, f'[metrics]\n"{name}" = {{}}'))
+    assert told.value.hint == f"{near} is one"
+
+
 def test_a_policy_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"none\.toml cannot be read"):
         load_policy(tmp_path / "none.toml")

@@ -258,16 +258,19 @@ def test_without_steps_the_screen_shows_the_whole_capture_and_what_to_type():
         (None, "run > item, op = *", "cudaStreamSynchronize", 2, 700_000, 0),
         (None, "item, op = *", "cudaStreamSynchronize", 1, 300_000, 0),
     )
-    text = (
-        "no range named 'decode_step': figures are over the whole capture; what could be steps: --step-range 'a b' (5"
-    )
     found = replace(
         run(
             metric("launch.calls_per_s", 0, np.array([2.9])),
             metric("range.a b", 0, np.full(5, 2e6)),
             tables=[Table("dry.by_cause", DRY, dry), Table("sync.by_range", WAITS, waits)],
         ),
-        findings=(Finding("no_steps", 0, 1, f"{text} in a row, 100% of launches)"),),
+        findings=(
+            *(
+                Finding("no_steps", k, 1, "no range named 'decode_step'", f"--step-range {s}")
+                for k, s in ((0, "'a b'"), (1, "c"))
+            ),
+            *(Finding("warm_up_steps", k, 1, "warm-up", f"--skip-steps {n}") for k, n in enumerate((2, 11, 3))),
+        ),
     )
     report = run_report(found)
     figures, causes = report.sheets
@@ -276,4 +279,7 @@ def test_without_steps_the_screen_shows_the_whole_capture_and_what_to_type():
     assert list(causes.rows[0][:2]) == ["GPU dry outside any range · CPU work", "900 µs"]
     # what is called the same is one row
     assert [row[1] for row in causes.rows if row[0].startswith("wait")] == ["1.00 ms"]
-    assert report.following[0] == "dflash-bench metrics run-a --step-range 'a b'"
+    assert report.following[:2] == (
+        "dflash-bench metrics run-a --step-range 'a b'",
+        "dflash-bench metrics run-a --skip-steps 11",
+    )

@@ -160,7 +160,7 @@ def test_the_loops_own_capture_without_allocation_ranges_did_not_allocate(measur
 def test_without_steps_the_most_frequent_ranges_are_offered(measured):
     iterations = [Range("iteration", k * 10, k * 10 + 5) for k in range(3)]
     figures, warnings, _ = measured(iterations)
-    assert "--step-range" in warnings[0, "no_steps"]["text"]
+    assert warnings[0, "no_steps"]["option"] == "--step-range iteration"
     assert "--step-range iteration (3 in a row, 60% of the time)" in warnings[0, "no_steps"]["text"]
     assert figures[0, "range.iteration"]["n"] == 3
     figures, warnings, _ = measured(iterations, (), (), "--step-range", "iteration", name="b")

@@ -225,6 +225,8 @@ def test_tables_that_have_no_rows_are_empty_lists():
     assert document["tables"]["sync.by_range"] == []
 
 
-def test_a_warning_keeps_its_code_rank_count_and_text():
+def test_a_warning_keeps_its_code_rank_count_text_and_option():
     document = json.loads(metrics_json([run_of(findings=[Finding("no_steps", 3, 7, "words")])]))
-    assert document["warnings"] == [{"code": "no_steps", "rank": 3, "count": 7, "text": "words", "run": "r"}]
+    assert document["warnings"] == [
+        {"code": "no_steps", "rank": 3, "count": 7, "text": "words", "option": "", "run": "r"}
+    ]
