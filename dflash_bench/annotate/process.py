@@ -62,6 +62,10 @@ class Annotation:
         self._steps = 0
         os.register_at_fork(after_in_child=self._forked)
 
+    def mark(self, text: str) -> None:
+        """An instant with a text, for who decides about steps inside the engine: `dflash_prep.sglang`."""
+        self._sink.mark(text)
+
     def loaded(self, module: ModuleType) -> None:
         """Wrap what the table says of a module that has just been executed."""
         for entry in self._table.of_version(self._version):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from engines.environments import sglang_parts
@@ -14,8 +15,8 @@ from engines.environments import sglang_parts
 from dflash_prep.sglang import fingerprint
 from dflash_prep.sglang.__main__ import main
 from dflash_prep.sglang.fingerprint import FUNCTIONS, UnknownEngineError, find_engine, read_fingerprints
-from dflash_prep.sglang.install import VARIABLE, PlugOptions
-from dflash_prep.sglang.preparation import PlugArm
+from dflash_prep.sglang.install import VARIABLE, Plug, PlugOptions
+from dflash_prep.sglang.preparation import PlugArm, Preparation
 from dflash_prep.sglang.turns import UPSTREAM, LiveTurns, default_refill
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +156,21 @@ def test_marks_stand_around_the_counted_steps_of_each_block_and_both_play_in_eve
 
 def test_pages_in_advance_are_used_up_before_upstream_is_counted():
     assert default_refill(2, 256) * 3 >= 3 * 256
+
+
+def test_marks_that_cannot_be_made_end_the_turns_and_not_the_engine(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv(VARIABLE, PlugOptions("off", log=str(tmp_path / "no" / "folder")).to_environment())
+
+    def no_mark(text):
+        raise OSError(f"no room for {text}")
+
+    prepared = []
+    turns = LiveTurns(PlugArm.OFF, block=2, refill=1, mark=no_mark)
+    plug = Plug(lambda _draft, batch: prepared.append(batch), Preparation(PlugArm.OFF, None, 0), turns=turns)
+    for _ in range(3):
+        plug.prepare_for_decode(None, SimpleNamespace(batch_size=lambda: 1))
+    assert len(prepared) == 3
+    assert capsys.readouterr().err.count("the engine goes on with its own preparation: OSError: no room for") == 1
 
 
 # ── on the engine's own objects ──────────────────────────────────────────────────────────────────────────────────────

@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -19,12 +21,13 @@ import pytest
 from engines.environments import SGLANG
 
 pytestmark = pytest.mark.engines
+HAS_NSYS = shutil.which("nsys") is not None
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 DFLASH = ("--weights", "chained", "--spec", "dflash", "--block", "8")
-FEW_PAGES = ("--pool", "2048", "--prefix-cache")
-OFTEN = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "7"}
-"""The engine's own switch: requests are sent back every so many steps, as if memory had run out."""
+FEW_PAGES = ("--pool", "1024", "--prefix-cache")
+ALL_AT_ONCE = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "1"}
+"""Whoever fits now is let in, as if one token each were to come: then memory runs out and requests are sent back."""
 ARMS = ("bulk", "ring", "topup")
 
 
@@ -83,10 +86,12 @@ def test_every_arm_gives_the_tokens_of_the_unpatched_engine(tmp_path, arm, page_
     assert "20 steps compared with the engine's own: no difference" in said.log
 
 
+@pytest.mark.parametrize("page_size", ["1", "16"])
 @pytest.mark.parametrize("arm", ARMS)
-def test_the_same_where_requests_are_sent_back_and_memory_is_short(tmp_path, arm):
-    said = run(tmp_path / "log", ("--arm", arm, "--shadow", "20"), (*DFLASH, *FEW_PAGES), **OFTEN)
-    assert said.json["retractions"] > 0
+def test_the_same_where_memory_runs_out_and_requests_are_sent_back(tmp_path, arm, page_size):
+    words = (*DFLASH, *FEW_PAGES, "--page-size", page_size)
+    said = run(tmp_path / "log", ("--arm", arm, "--shadow", "20"), words, **ALL_AT_ONCE)
+    assert said.json["retractions"] > 5
     assert said.json["output"] == unpatched(*DFLASH).json["output"]
     assert "no difference" in said.log
 
@@ -135,6 +140,27 @@ def test_a_planted_fault_is_seen_and_the_engine_goes_on_with_its_own_code(tmp_pa
 def test_turns_change_no_token(tmp_path):
     said = run(tmp_path / "log", ("--arm", "topup", "--duet", "4", "--refill", "2"), DFLASH)
     assert said.tokens == unpatched(*DFLASH).tokens
+
+
+NSYS = pytest.param(None, marks=[pytest.mark.nsys, pytest.mark.skipif(not HAS_NSYS, reason="no nsys here")], id="nsys")
+
+
+@pytest.mark.parametrize("recorder", ["--recorder", NSYS])
+@pytest.mark.timeout(400)
+def test_one_capture_of_live_traffic_decides_between_upstream_and_the_arm(tmp_path, recorder):
+    bench = [sys.executable, "-m", "dflash_bench"]
+    line = [*bench, "capture", "--annotate", "sglang", *filter(None, [recorder])]
+    line += ["--profiles", str(tmp_path), "--name", "turns", "--"]
+    line += plugged(tmp_path / "log", "--arm", "topup", "--duet", "20", "--refill", "10")
+    line += [SGLANG.python, str(HERE / "sglang_tiny.py"), *DFLASH, "--rounds", "5", "--tokens", "300", "--quiet-engine"]
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    line = [*bench, "compare", "turns", "--profiles", str(tmp_path), "--json"]
+    found = json.loads(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
+    assert (found["base"]["arm"], found["candidate"]["arm"]) == ("upstream", "topup")
+    (share,) = [row for row in found["verdicts"] if row["metric"] == "alloc.step_share"]
+    assert share["verdict"] == "improved"
+    assert share["candidate"] < 0.5 < share["base"]
 
 
 def test_off_leaves_the_engine_alone(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -96,9 +97,12 @@ class Plug:
         else:
             self.original(draft, batch)
         if self.turns is not None and self.off is None and batch.batch_size():
-            if self.times is not None:
-                self.times.add(self.turns, started, perf_counter_ns() - started, batch)
-            self.turns.advance()
+            try:
+                if self.times is not None:
+                    self.times.add(self.turns, started, perf_counter_ns() - started, batch)
+                self.turns.advance()
+            except Exception as error:  # the disk is full, or whoever takes the marks is wrong: not the engine's affair
+                self._turn_off(f"{type(error).__name__}: {error}")
 
     def _is_arms(self, batch: Any) -> bool:
         if self.off is not None or self.preparation.arm is PlugArm.OFF or batch.batch_size() == 0:
@@ -181,10 +185,16 @@ def _page_size() -> int:
 
 
 def _mark() -> Callable[[str], None]:
+    """Where the engine's processes are annotated (`dflash-bench capture --annotate`), marks go where its ranges go."""
     from dflash_prep import ranges
 
     ranges.use(ranges.choose_sink(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))))
-    return ranges.mark
+
+    def mark(text: str) -> None:
+        annotate = sys.modules.get("dflash_bench.annotate.process")
+        ((annotate and annotate.annotation()) or ranges).mark(text)
+
+    return mark
 
 
 def say(text: str) -> None:
@@ -194,5 +204,5 @@ def say(text: str) -> None:
     sys.stderr.flush()
     options = PlugOptions.from_environment(os.environ)
     if options is not None and options.log is not None:
-        with Path(options.log).open("a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), Path(options.log).open("a", encoding="utf-8") as file:
             file.write(line)
