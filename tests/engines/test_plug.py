@@ -151,8 +151,8 @@ def test_one_capture_of_live_traffic_decides_between_upstream_and_the_arm(tmp_pa
     bench = [sys.executable, "-m", "dflash_bench"]
     line = [*bench, "capture", "--annotate", "sglang", *filter(None, [recorder])]
     line += ["--profiles", str(tmp_path), "--name", "turns", "--"]
-    line += plugged(tmp_path / "log", "--arm", "topup", "--duet", "20", "--refill", "10")
-    line += [SGLANG.python, str(HERE / "sglang_tiny.py"), *DFLASH, "--rounds", "5", "--tokens", "300", "--quiet-engine"]
+    line += plugged(tmp_path / "log", "--arm", "topup", "--duet", "16", "--refill", "8")
+    line += [SGLANG.python, str(HERE / "sglang_tiny.py"), *DFLASH, "--rounds", "8", "--tokens", "300", "--quiet-engine"]
     done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     line = [*bench, "compare", "turns", "--profiles", str(tmp_path), "--json"]
