@@ -208,11 +208,12 @@ def is_profile(path: Path) -> bool:
     return (path / RUN_FILE).is_file()
 
 
-def open_profile(path: Path) -> Profile:
+def open_profile(path: Path | str) -> Profile:
     """Open the profile in a folder.
 
     Raises DataError when it is none, SchemaError when it was written by a format this version does not read.
     """
+    path = Path(path)
     file = path / RUN_FILE
     try:
         raw: Any = json.loads(file.read_text(encoding="utf-8"))

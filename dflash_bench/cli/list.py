@@ -90,7 +90,9 @@ def _runs(folder: Path) -> _Listing:
 
 
 def _run(profile: Profile) -> dict[str, Any]:
-    info = profile.info
+    from dflash_bench.layout import FIGURES
+
+    info, files = profile.info, [path for path in profile.path.rglob("*") if path.is_file()]
     return {
         "run": profile.path.name,
         "arms": list(info.arms or ([info.arm] if info.arm else [])),
@@ -98,7 +100,12 @@ def _run(profile: Profile) -> dict[str, Any]:
         "device": info.device,
         "ranks": list(info.ranks),
         "created_utc": info.created_utc,
-        "size_bytes": sum(path.stat().st_size for path in profile.path.rglob("*") if path.is_file()),
+        "size_bytes": sum(
+            # without what is kept of its figures, which can be made again
+            path.stat().st_size
+            for path in files
+            if path.relative_to(profile.path).parts[0] != FIGURES
+        ),
     }
 
 

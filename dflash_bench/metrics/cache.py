@@ -3,8 +3,8 @@
 A file's name is a digest of everything that its content depends on: of figures the files of the profile (name, size,
 times of change), how it is read, and the source of this package; of an answer (what a comparison or a page works out)
 the figures of the runs, and what was asked. A change of any of them makes another name, and the old file is never read
-again. No file holds objects: figures are a header in JSON, then arrays, which are mapped and read when they are used;
-answers are JSON.
+again: the newest few stay, and none that other source made. No file holds objects: figures are a header in JSON, then
+arrays, which are mapped and read when they are used; answers are JSON.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _MAGIC = b"dflash-bench figures 1\n"
 _ALIGN = 64
 _FIELDS = ("values", "group", "block", "pair")
 _ANSWER = ".json"
+_OF_CODE = 16
+"""Characters of a name that stand for the source."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ def answer(runs: Sequence[RunMetrics], question: Sequence[Any], make: Callable[[
     files = [run.file for run in runs if run.file is not None and run.file.metrics is run.metrics]
     if len(files) < len(runs):
         return json.loads(json.dumps(make()))
-    path = files[0].path.parent / f"{_digest([_code(), [file.path.name for file in files], question])}{_ANSWER}"
+    path = files[0].path.parent / f"{_digest([[file.path.name for file in files], question])}{_ANSWER}"
     try:
         text = path.read_bytes()
         path.touch()
@@ -91,11 +93,12 @@ def answer(runs: Sequence[RunMetrics], question: Sequence[Any], make: Callable[[
 
 
 def _name(profile: Profile, reading: Reading) -> str:
-    return _digest([_code(), list(_files(profile.path)), profile.arm, reading])
+    return _digest([list(_files(profile.path)), profile.arm, reading])
 
 
 def _digest(parts: Sequence[Any]) -> str:
-    return hashlib.sha256(json.dumps(parts, default=_plain).encode()).hexdigest()[:32]
+    """A file's name: the source's digest, then that of everything else."""
+    return f"{_code()[:_OF_CODE]}-{hashlib.sha256(json.dumps(parts, default=_plain).encode()).hexdigest()[:24]}"
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int, int, int]]:
@@ -229,7 +232,9 @@ def _array(place: list[Any] | None, whole: np.ndarray[Any, Any] | None) -> Any:
 
 def _drop_oldest(folder: Path) -> None:
     files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    answers = [path for path in files if path.suffix == _ANSWER]
-    figures = [path for path in files if path.suffix != _ANSWER]
-    for path in (*figures[_MAX_FILES:], *answers[_MAX_ANSWERS:]):
+    own = [path for path in files if path.name.startswith(_code()[:_OF_CODE])]
+    answers = [path for path in own if path.suffix == _ANSWER]
+    figures = [path for path in own if path.suffix != _ANSWER]
+    of_others = [path for path in files if path not in own and not path.name.startswith(".")]
+    for path in (*figures[_MAX_FILES:], *answers[_MAX_ANSWERS:], *of_others):
         path.unlink(missing_ok=True)

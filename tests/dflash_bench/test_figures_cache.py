@@ -87,7 +87,7 @@ def same(one, other):
 
 def test_a_second_look_is_the_same_to_the_last_digit_and_measures_nothing(real, times):
     first = measure.measure(real)
-    second = measure.measure(open_profile(real.path))
+    second = measure.measure(open_profile(str(real.path)))
     assert len(times) == 1
     same(first, second)
     for metric in second.metrics:
@@ -246,6 +246,17 @@ def test_a_damaged_answer_is_as_none(pair, damage):
         path.write_bytes(damage)
     assert look(pair) == first
     assert all(path.read_bytes() != damage for path in answers)
+
+
+def test_what_other_source_made_goes_when_something_is_written(pair, monkeypatch):
+    look(pair)
+    folder = pair[0].path / "figures"
+    before = {path.name for path in folder.iterdir()}
+    monkeypatch.setattr(cache, "_code", lambda: "another version of the source")
+    look(pair)
+    after = {path.name for path in folder.iterdir()}
+    assert len(after) == len(before)
+    assert not before & after
 
 
 def test_only_the_newest_answers_are_kept(pair):

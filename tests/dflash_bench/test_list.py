@@ -42,13 +42,15 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_runs_are_listed_newest_first_with_what_tells_them_apart(profiles: Path) -> None:
+    (profiles / "late" / "figures").mkdir()
+    (profiles / "late" / "figures" / "kept").write_bytes(bytes(1_000_000))
     data = json.loads(listed("--json", "--profiles", str(profiles)))
     assert [(r["run"], r["arms"], r["workload"], r["ranks"], r["device"]) for r in data] == [
         ("late", ["topup"], "made-up", [0, 1, 2], "simulated"),
         ("early", ["control"], "made-up", [0, 1, 2], "simulated"),
     ]
     for run in data:
-        files = [p for p in (profiles / run["run"]).rglob("*") if p.is_file()]
+        files = [p for p in (profiles / run["run"]).rglob("*") if p.is_file() and p.name != "kept"]
         assert run["size_bytes"] == sum(p.stat().st_size for p in files)
     shown = listed("--profiles", str(profiles))
     assert shown.startswith(f"2 runs in {profiles}")
