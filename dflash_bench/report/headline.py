@@ -145,8 +145,10 @@ def _remedy(leading: Judgement, sides: Sides) -> str:
     base, candidate = sides.base[0].info, sides.candidate[0].info
     is_own = is_repeatable(base) and is_repeatable(candidate)
     if leading.further is not None:
-        more = f"{leading.further} more run{'s' * (leading.further != 1)} a side"
-        return f"{more} would decide: dflash-bench run --repeats {leading.base_runs + leading.further}"
+        many = leading.further != 1
+        more = f"process{'es' * many}" if base.arms else f"run{'s' * many} a side"
+        repeats = leading.base_runs + leading.further
+        return f"{leading.further} more {more} would decide: dflash-bench run --repeats {repeats}"
     if min(leading.base_runs, leading.candidate_runs) < 2:
         how = "several of each, in turns"
         if is_own and base.arm != candidate.arm:
@@ -154,7 +156,10 @@ def _remedy(leading: Judgement, sides: Sides) -> str:
         elif is_own:
             how = "dflash-bench run --repeats 5"
         return f"one run a side cannot tell a change from drift; what would decide: {how}"
-    return f"{leading.reason}; more runs of this length would hardly decide, longer ones may: dflash-bench run --steps"
+    more, longer = ("processes", "--pairs") if base.arms else ("runs", "--steps")
+    return (
+        f"{leading.reason}; more {more} of this length would hardly decide, longer ones may: dflash-bench run {longer}"
+    )
 
 
 def _reasons(sides: Sides) -> Iterator[str]:
