@@ -89,6 +89,12 @@ class Spec:
         return self.role is Role.PRIMARY
 
     @property
+    def is_signed(self) -> bool:
+        """Whether it may lie below nothing: a lead, a lateness, a difference."""
+        is_difference = self.better is Better.HIGHER or self.statistic is Statistic.MEDIAN_DIFFERENCE
+        return self.noise is Noise.LEVEL and (is_difference or self.name.startswith("dp.lateness"))
+
+    @property
     def is_family(self) -> bool:
         """Whether it is one of many of its kind (``range.fill``), which some ranks may have and others not."""
         return "*" in self.name

@@ -484,8 +484,7 @@ def _own_interval(found: Shift) -> Interval:
 
 def _possible(interval: Interval, question: _Question) -> Interval:
     """The interval inside what the metric can be: no time below nothing, no share above all."""
-    kind = inexact(noise(question.metric.name), question.metric.unit)
-    if kind is Noise.LEVEL:
+    if spec(question.metric.name).is_signed:
         return interval
     old = median(question.base)
     top = 1.0 - old if question.metric.unit is Unit.FRACTION and old <= 1 else np.inf

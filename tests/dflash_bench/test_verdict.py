@@ -182,9 +182,14 @@ def test_what_one_side_lacks_is_removed_or_new_with_what_it_cost():
 
 def test_intervals_stay_inside_what_a_metric_can_be():
     rng = np.random.default_rng(0)
-    noisy = [[run([value("cost.fill", abs(rng.normal(1e5, 9e4)))]) for _ in range(3)] for _ in range(2)]
-    (found,) = judge_both(*noisy).each
-    assert found.base + found.interval.low >= 0
+    for name in ("cost.fill", "gpu.dry_per_step", "dp.agreement_tax"):
+        noisy = [[run([value(name, abs(rng.normal(1e5, 9e4)))]) for _ in range(3)] for _ in range(2)]
+        (found,) = judge_both(*noisy).each
+        assert found.base + found.interval.low >= 0, name
+    for name in ("step.lead", "dp.lateness"):  # differences go below nothing
+        noisy = [[run([value(name, rng.normal(1e4, 9e4))]) for _ in range(3)] for _ in range(2)]
+        (found,) = judge_both(*noisy).each
+        assert found.base + found.interval.low < 0, name
     share = "launch.run_ahead_fraction"
     high = [[run([flags(share, rng.uniform(0.9, 1), 300)]) for _ in range(3)] for _ in range(2)]
     (found,) = judge_both(*high).each
