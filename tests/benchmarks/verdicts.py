@@ -7,6 +7,7 @@ of all metrics through `judge`, as `compare` makes it; seeds are fixed.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -32,6 +33,9 @@ NOISES: dict[str, Noise] = {
     "two modes of a run": lambda rng: 4.0 * (rng.random() < 0.5) + 0.3 * rng.standard_normal(),
     "5 % outliers (× 10)": lambda rng: rng.standard_normal() * (10 if rng.random() < 0.05 else 1),
 }
+
+RANKS = ((1, 1.0), (4, 1.0), (32, 0.5))
+"""Ranks, and which share of the trials they get."""
 
 
 def run(name: str, figures: dict[tuple[str, int | None], float]) -> RunMetrics:
@@ -85,15 +89,20 @@ def false_alarms(trials: int) -> Iterator[str]:
     yield "| runs a side, noise, ranks | comparisons | any false verdict | upper 95 % |\n|---|--:|--:|--:|"
     for num in (3, 5):
         for name, noise in NOISES.items():
-            for ranks, share in ((1, 1.0), (4, 1.0), (32, 0.5)):
+            for ranks, share in RANKS:
                 rng, count = np.random.default_rng([num, ranks]), max(20, int(trials * share))
                 bad = _alarms(rng, num, ranks, noise, count)
-                yield row(f"{num} + {num}, {name}, {ranks} rank{'s' * (ranks > 1)}", bad, count)
-    rng, bad = np.random.default_rng(7), 0
-    for _ in range(trials):
-        turns = runs(rng, 10, 1, NOISES["normal"], drift=0.3)
-        bad += is_false(Sides(turns[0::2], turns[1::2]))
-    yield row("5 + 5 in turns, a drift of 0.3 spreads a run, 1 rank", bad, trials)
+                yield row(f"{num} + {num}, {name}, {_ranks(ranks)}", bad, count)
+    for ranks, share in RANKS:
+        rng, bad, count = np.random.default_rng([7, ranks]), 0, max(20, int(trials * share))
+        for _ in range(count):
+            turns = runs(rng, 10, ranks, NOISES["normal"], drift=0.3)
+            bad += is_false(Sides(turns[0::2], turns[1::2]))
+        yield row(f"5 + 5 in turns, a drift of 0.3 spreads a run, {_ranks(ranks)}", bad, count)
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count > 1)}"
 
 
 def _alarms(rng: np.random.Generator, num: int, ranks: int, noise: Noise, count: int) -> int:
@@ -101,24 +110,31 @@ def _alarms(rng: np.random.Generator, num: int, ranks: int, noise: Noise, count:
 
 
 def sessions(trials: int) -> Iterator[str]:
-    """A candidate of another session against ten sessions of the baseline."""
+    """A candidate of another session against ten sessions of the baseline. Ranks stray together, and a little apart."""
     yield "| sessions stray, as a multiple of runs | comparisons | any false verdict | upper 95 % |\n|---|--:|--:|--:|"
-    for times in (0, 1, 2):
-        rng, bad = np.random.default_rng(times), 0
-        for _ in range(trials):
-
-            def session(rng: np.random.Generator = rng, times: int = times) -> tuple[RunMetrics, ...]:
-                level = {(name, 0): times * rng.standard_normal() for name in (*PRIMARY, *OTHERS)}
-                return runs(rng, 3, 1, NOISES["normal"], shift=level)
-
-            earlier = [session() for _ in range(10)]
+    for (ranks, share), times in itertools.product(RANKS, (0, 1, 2)):
+        rng, bad, count = np.random.default_rng([times, ranks]), 0, max(20, int(trials * share))
+        for _ in range(count):
+            earlier = [_session(rng, ranks, times) for _ in range(10)]
             keys = [(m.name, m.rank) for m in earlier[0][0].metrics]
             history = {
                 key: [float(np.median([r.find(*key).values[0] for r in own])) for own in earlier]  # type: ignore[union-attr]
                 for key in keys
             }
-            bad += is_false(Sides(earlier[-1], session(), history, is_baseline=True, is_other_session=True))
-        yield row(f"× {times}", bad, trials)
+            candidate = _session(rng, ranks, times)
+            bad += is_false(Sides(earlier[-1], candidate, history, is_baseline=True, is_other_session=True))
+        yield row(f"× {times}, {_ranks(ranks)}", bad, count)
+
+
+def _session(rng: np.random.Generator, ranks: int, times: float) -> tuple[RunMetrics, ...]:
+    """Three runs of one session, which strays by so many spreads of a run."""
+    level = {}
+    for name in (*PRIMARY, *OTHERS):
+        together = rng.standard_normal()
+        for rank in (None, *range(ranks)) if ranks > 1 else (0,):
+            apart = 0.3 * rng.standard_normal() if rank is not None and ranks > 1 else 0.0
+            level[name, rank] = times * (together + apart)
+    return runs(rng, 3, ranks, NOISES["normal"], shift=level)
 
 
 def power(trials: int) -> Iterator[str]:
