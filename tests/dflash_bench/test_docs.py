@@ -138,6 +138,33 @@ def test_the_readme_is_short_and_names_every_command():
     assert [name for name in get_command(app).commands if f"dflash-bench {name}" not in text] == []
 
 
+def spoken_commands(text: str) -> list[str]:
+    """Every use of `dflash-bench` in code: to the end of its line, or of the next where the line is continued."""
+    spans = re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL)
+    lines = "\n".join(spans).replace("\\\n", " ").splitlines()
+    return [use for line in lines for use in re.findall(r"dflash-bench ([^|&;`#]*)", line)]
+
+
+def test_every_option_that_a_document_gives_to_a_command_is_one_of_it():
+    from typer.main import get_command
+
+    from dflash_bench.cli import app
+
+    wrong, seen = [], 0
+    for page in [*PAGES, *sorted((ROOT / "examples").rglob("*.y*ml")), *sorted((ROOT / "examples").rglob("*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        for use in spoken_commands(text if page.suffix == ".md" else f"```{text}```"):
+            words, command = use.partition(" -- ")[0].split(), get_command(app)
+            while words and words[0] in getattr(command, "commands", {}):
+                command = command.commands[words.pop(0)]
+            known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"--help"}
+            options = re.findall(r"(?<!\S)\[?(--[a-z][a-z-]*)", " ".join(words))
+            seen += len(options)
+            wrong += [f"{page.name}: dflash-bench {use.strip()}: {option}" for option in options if option not in known]
+    assert wrong == []
+    assert seen > 100
+
+
 if __name__ == "__main__":
     page = DOCS / "metrics.md"
     content = page.read_text(encoding="utf-8")
