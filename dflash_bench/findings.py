@@ -310,7 +310,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "waits_polled",
         "metrics",
-        "host waits that are runs of event or stream queries, each counted as one wait",
+        "host waits that are runs of event or stream queries, each counted as one wait; "
+        "what costs around them is known to the time between two",
         "{count:,} host waits are runs of cudaEventQuery or its kin that returned not-ready: each counts as one wait,"
         " from the start of its first query to the end of its last",
     ),

@@ -12,7 +12,7 @@ from dflash_bench.metrics.events.arrays import NONE, by_code, changes
 from dflash_bench.metrics.events.host import Ranges
 from dflash_bench.metrics.measurements import Measurements
 from dflash_bench.metrics.view import View
-from dflash_bench.metrics.waits import exposed_part, waits_of
+from dflash_bench.metrics.waits import doubt_of, exposed_part, waits_of
 from dflash_bench.model import BoolArray, IntArray
 
 _MAX_LISTED = 100
@@ -28,7 +28,7 @@ def measure_costs(view: View, found: Measurements) -> None:
     own = view.own[view.own.thread == view.step_thread]
     waits = waits_of(view)
     waits = waits[waits.thread == view.step_thread]
-    waited = _TimeInside(waits.start, waits.end)
+    waited, doubt = _TimeInside(waits.start, waits.end), doubt_of(view, waits)
     is_agreement = own.name.among({view.reading.agreement})
     agreement = own[is_agreement]
     outside = waits[~_TimeInside(agreement.start, agreement.end).holds(waits.start)]
@@ -37,9 +37,11 @@ def measure_costs(view: View, found: Measurements) -> None:
     busy = steps.stop - steps.start
     for taken in (outside, agreement):
         busy -= steps.sum_by(steps.covering(taken.start), taken.end - taken.start)
-    found.add("host.busy_per_step", busy[followed], followed, coverage=share)
+    known = share * _known(busy[followed], doubt)
+    found.add("host.busy_per_step", busy[followed], followed, coverage=known)
     is_step = view.reading.is_step(own)
-    _add_ranges(view, own[~is_step & ~is_agreement], waited, traced, share, found)
+    of_ranges = own[~is_step & ~is_agreement]
+    _add_ranges(view, of_ranges, waited, waits.start[doubt > 0], doubt[doubt > 0], traced, share, found)
     if found.coverage.launches is not None:
         whole = np.flatnonzero(view.is_whole)
         if not len(whole):
@@ -51,8 +53,16 @@ def measure_costs(view: View, found: Measurements) -> None:
 
 
 def _add_ranges(
-    view: View, ranges: Ranges, waited: _TimeInside, traced: IntArray, share: float, found: Measurements
+    view: View,
+    ranges: Ranges,
+    waited: _TimeInside,
+    polled: IntArray,
+    doubt: IntArray,
+    traced: IntArray,
+    share: float,
+    found: Measurements,
 ) -> None:
+    """``polled``: the starts of waits whose ends are known to ``doubt`` only."""
     step = view.steps.covering(ranges.start)
     order = by_code(ranges.name.codes)
     order = order[step[order] != NONE]
@@ -64,7 +74,14 @@ def _add_ranges(
         start, end = ranges.start[outermost], ranges.end[outermost]
         cost = view.steps.sum_by(step[outermost], end - start - waited.between(start, end))
         name = ranges.name.values[ranges.name.codes[rows[0]]]
-        found.add(f"cost.{name}", cost[traced], traced, coverage=share)
+        known = _known(cost[traced], doubt[_TimeInside(start, end).holds(polled)]) if len(polled) else 1.0
+        found.add(f"cost.{name}", cost[traced], traced, coverage=share * known)
+
+
+def _known(cost: IntArray, doubt: IntArray) -> float:
+    """The share of a cost that is known to be work, and no part of waits that were polled."""
+    total, doubtful = float(cost.sum()), float(doubt.sum())
+    return max(total, 0.0) / (max(total, 0.0) + doubtful) if doubtful else 1.0
 
 
 def _is_outermost(end: IntArray) -> BoolArray:

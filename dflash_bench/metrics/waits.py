@@ -61,6 +61,18 @@ def _polled(calls: ApiCalls, thread: int) -> ApiCalls:
     return replace(found, end=calls.end[last])
 
 
+def doubt_of(view: View, waits: ApiCalls) -> IntArray:
+    """How long after each wait of one thread the GPU may still have been waited for, ns: of polled ones, which end with
+    the last not-ready, the time from one query to the next. int64 [waits]."""
+    doubt = np.zeros(len(waits), np.int64)
+    polled = np.flatnonzero(waits.name.containing(_POLLED))
+    if len(polled):
+        start, end = waits.start[polled], waits.end[polled]
+        calls = view.events.calls.start[view.events.calls.thread == waits.thread[0]]
+        doubt[polled] = (end - start) // (np.searchsorted(calls, end) - np.searchsorted(calls, start))
+    return doubt
+
+
 def measure_waits(view: View, found: Measurements) -> None:
     """Host waits inside steps, on any thread."""
     steps, calls, step, share = view.scope, view.events.calls, view.step_of_call, found.coverage.calls
