@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import numpy as np
 import pytest
 from handmade import Range, write
 from rich.console import Console
 
+from dflash_bench.ingest.sources import IngestOptions, ingest
+from dflash_bench.metrics import cache
 from dflash_bench.metrics.measurements import metric
 from dflash_bench.model import Finding, RunInfo, RunMetrics, Table, Unit
 from dflash_bench.report.as_json import metrics_json
@@ -230,3 +233,47 @@ def test_a_warning_keeps_its_code_rank_count_text_and_option():
     assert document["warnings"] == [
         {"code": "no_steps", "rank": 3, "count": 7, "text": "words", "option": "", "run": "r"}
     ]
+
+
+# ── what a screen leaves out ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def h200_profiles(tmp_path_factory, h200):
+    folder = tmp_path_factory.mktemp("profiles")
+    for arm in ("sync", "nosync"):
+        ingest(sorted(h200.glob(f"h200x2_{arm}_rank*.sqlite")), IngestOptions(profiles=folder))
+    return folder
+
+
+@pytest.mark.parametrize("words", [("metrics", "h200x2_sync"), ("compare", "h200x2_sync", "h200x2_nosync")])
+def test_what_the_terminal_leaves_out_is_one_option_away_and_in_the_json(cli, h200_profiles, words, monkeypatch):
+    """Every metric of both ranks, every warning, every table: with --full; closer by --rank and by --metric."""
+    monkeypatch.setattr(cache, "LEAST_ROWS", 0)  # each look but the first is quick
+    at = ("--profiles", h200_profiles)
+    document = json.loads(cli(*words, "--json", *at).stdout)
+    short, full = (cli(*words, *more, *at).stdout for more in ((), ("--full",)))
+    rows = document["metrics" if words[0] == "metrics" else "comparison"]
+    names = {row["metric"] for row in rows}
+    shown = {name for name in names if re.search(rf"(?m)^{re.escape(name)} ", short)}
+    assert len(shown) < len(names) / 3
+    left = {name for name in names if not re.search(rf"(?m)^{re.escape(name)} ", full)}
+    # of a comparison: coverage that is whole on both sides
+    assert left == set() or (
+        words[0] == "compare" and all(name.startswith(("coverage.", "gpu_work_")) for name in left)
+    )
+    assert all(
+        re.search(rf"(?m)^{re.escape(name)} ", cli(*words, "--metric", name, *at).stdout) for name in sorted(left)[:1]
+    )
+    flat = " ".join(full.split())
+    assert [w["text"] for w in document["warnings"] if " ".join(w["text"].split()) not in flat] == []
+    for table, kept in document["tables"].items():
+        longest = max((row for row in kept if row["rank"] is None), key=lambda r: r.get("total_ns", 0), default=None)
+        if longest is not None and "cause" in longest:
+            assert longest["cause"].rpartition(" > ")[2].split(" · ")[0] in flat, table
+    of_one = cli(*words, "--rank", "1", *at).stdout
+    assert {
+        r["metric"] for r in rows if r["rank"] == 1 and not re.search(rf"{re.escape(r['metric'])} ", of_one)
+    } == set()
+    close = cli(*words, "--metric", "sync.exposed_per_step", *at).stdout
+    assert {"all", "0", "1"} <= set(re.findall(r"(?m)^(?:sync\.exposed_per_step)?[ ↓]+(all|0|1) ", close))
