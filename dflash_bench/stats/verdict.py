@@ -471,10 +471,19 @@ def _worst(question: _Question) -> float | None:
 
 
 def _is_beyond(question: _Question, basis: Basis) -> bool:
-    """Whether a shift lies beyond the tolerance; freed of the host's speed, the plain one must lie there too."""
+    """Whether a shift lies beyond the tolerance.
+
+    Freed of the host's speed, the plain one must lie there too; of the median step, the mean must not lie on the other
+    side, as where most steps lost a wait and few got a long one.
+    """
     shift, plain, tolerance = question.shifts[basis], question.shifts[Basis.FIGURE], question.tolerance_of(basis)
-    same_way = basis is not Basis.HOST or (abs(plain.estimate) > tolerance and plain.estimate * shift.estimate > 0)
-    return same_way and abs(shift.estimate) > tolerance
+    is_same_way = plain.estimate * shift.estimate > 0
+    is_plain_beyond = abs(plain.estimate) > question.tolerance_of(Basis.FIGURE)
+    is_supported = {
+        Basis.HOST: is_same_way and abs(plain.estimate) > tolerance,
+        Basis.STEP: is_same_way or not is_plain_beyond,
+    }.get(basis, True)
+    return is_supported and abs(shift.estimate) > tolerance
 
 
 def _own_interval(found: Shift) -> Interval:

@@ -228,6 +228,21 @@ def test_a_duet_finds_what_the_hosts_drift_hides_from_separate_runs():
     assert judge_both(base, renamed).find("cost.fill", 0).verdict is not Verdict.REGRESSED
 
 
+@pytest.mark.parametrize(("longest", "verdict"), [(0.0, Verdict.IMPROVED), (3e6, Verdict.INCONCLUSIVE)])
+def test_what_most_steps_gained_is_no_improvement_where_the_mean_got_worse(longest, verdict):
+    """Steps lose 30 %, and one in a hundred takes sixty times as long: on average they take longer, in few pairs."""
+    base, candidate = duet(np.random.default_rng(5))
+    slow = np.arange(600) % 100 == 50
+
+    def shortened(metric):
+        return replace(metric, values=np.where(slow & (longest > 0), metric.values + 8 * longest, 0.7 * metric.values))
+
+    candidate = [replace(r, metrics=tuple(map(shortened, r.metrics))) for r in candidate]
+    found = judge_both(base, candidate).find("cost.fill", 0)
+    assert (found.shift > 0) == (longest > 0)
+    assert found.verdict is verdict
+
+
 def test_hardly_a_duet_of_one_code_gives_a_verdict():
     rng = np.random.default_rng(2)
     rules = Rules({"cost.fill": MetricRule(Allowance(0.0))})
