@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dflash_bench.cli.completion import offer_runs
-from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.console import reading_progress, stderr, stdout, working
 from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
@@ -80,7 +80,8 @@ def compare(
     stderr.print(describe_sides(old, new, is_chosen=candidate is not None), markup=False)
     reading = chosen_reading(preset, step_range, agreement_range, steps, skip_steps)
     (_, old_runs), (_, new_runs) = measured(old, reading), measured(new, reading)
-    found = compare_sides(Sides(old_runs, new_runs))
+    with working("comparing"):
+        found = compare_sides(Sides(old_runs, new_runs))
     judgements = found.judgements
     check_common(found)
     detail = Detail(full and not brief, rank, metric, per_rank)

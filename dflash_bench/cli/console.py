@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from dflash_bench.errors import BenchError
@@ -63,6 +71,18 @@ def reading_progress() -> Iterator[OnProgress | None]:
             bar.update(tasks[path], completed=done, total=total)  # type: ignore[arg-type]
 
         yield on_progress
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """What is being done and since when, on terminals only, and gone when done: for work whose length nobody knows."""
+    if not stderr.is_terminal:
+        yield
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=stderr, transient=True) as shown:
+        shown.add_task(what, total=None)
+        yield
 
 
 @contextmanager

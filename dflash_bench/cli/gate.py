@@ -214,9 +214,9 @@ def _against(baseline: Baseline, candidate: tuple[RunMetrics, ...]) -> Sides:
 
 
 def _measured(found: Sequence[Profile], reading: Reading) -> tuple[RunMetrics, ...]:
-    from dflash_bench.metrics.measure import measure
+    from dflash_bench.cli.sides import measure_all
 
-    return tuple(measure(p, reading) for p in found)
+    return tuple(measure_all(found, reading))
 
 
 def _again(sides: Sides, options: IngestOptions, reading: Reading) -> Callable[[int], Sides] | None:

@@ -55,8 +55,8 @@ def metrics(
 
     Captures are ingested on the way and kept as profiles, so that the next look is quick.
     """
+    from dflash_bench.cli.sides import measure_all
     from dflash_bench.ingest.sources import IngestOptions, resolve_all
-    from dflash_bench.metrics.measure import measure
     from dflash_bench.report.as_json import metrics_csv, metrics_json
     from dflash_bench.report.console import show
     from dflash_bench.report.run import run_report
@@ -68,7 +68,7 @@ def metrics(
         found = resolve_all(profile, options, progress)
     # of a run in which arms take turns each arm has its figures
     arms = [p.of_arm(arm) for p in found for arm in (p.info.arms if p.arm is None else ())]
-    runs = [measure(p, reading) for p in (*(p for p in found if not p.info.arms or p.arm), *arms)]
+    runs = measure_all([*(p for p in found if not p.info.arms or p.arm), *arms], reading)
     check_metric(metric, (m.name for run in runs for m in run.metrics))
     if json or csv:
         typer.echo((metrics_json if json else metrics_csv)(runs), nl=json)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_bench.cli.completion import offer_runs
-from dflash_bench.cli.console import reading_progress, stderr, stdout
+from dflash_bench.cli.console import reading_progress, stderr, stdout, working
 from dflash_bench.cli.files import write_whole
 from dflash_bench.cli.options import (
     DEFAULT_PROFILES,
@@ -27,7 +27,7 @@ from dflash_bench.cli.options import (
     chosen_pattern,
     chosen_reading,
 )
-from dflash_bench.cli.sides import both_sides, check_common, describe_sides, measured
+from dflash_bench.cli.sides import both_sides, check_common, describe_sides, measure_all, measured
 from dflash_bench.cli.urls import with_urls
 from dflash_bench.errors import UsageError, quoted
 
@@ -119,16 +119,16 @@ def _page(
 
 
 def _run_page(profile: Profile, reading: Reading, command: str) -> tuple[str, Report, list[TracedRun]]:
-    from dflash_bench.metrics.measure import measure
     from dflash_bench.report.page import run_page
     from dflash_bench.report.page_parts import straggler
     from dflash_bench.report.perfetto import traced_run
     from dflash_bench.report.run import run_report
     from dflash_bench.report.timeline import timeline_document
 
-    run = measure(profile, reading)
-    timeline = timeline_document([(run.info.run, profile, run)], run.info.ranks, straggler(run), reading)
-    page = run_page(run, timeline, command, reading)
+    (run,) = measure_all([profile], reading)
+    with working("drawing"):
+        timeline = timeline_document([(run.info.run, profile, run)], run.info.ranks, straggler(run), reading)
+        page = run_page(run, timeline, command, reading)
     return page, run_report(run, reading=reading), [traced_run(run.info.run, profile, run)]
 
 
@@ -144,15 +144,17 @@ def _comparison_page(
     from dflash_bench.report.timeline import timeline_document
 
     (old, old_runs), (new, new_runs) = measured(base, reading), measured(candidate, reading)
-    found = compare_sides(Sides(old_runs, new_runs))
+    with working("comparing"):
+        found = compare_sides(Sides(old_runs, new_runs))
     judgements = found.judgements
     check_common(found)
     names = side_names(found)
     ranks = sorted({*found.base.info.ranks, *found.candidate.info.ranks})
     first = straggler(found.base)
-    timeline = timeline_document([(names[0], old, found.base), (names[1], new, found.candidate)], ranks, first, reading)
-    traced = [traced_run(names[0], old, found.base), traced_run(names[1], new, found.candidate)]
-    return comparison_page(found, judgements, timeline, command), comparison_report(found, judgements), traced
+    both = [(names[0], old, found.base), (names[1], new, found.candidate)]
+    with working("drawing"):
+        page = comparison_page(found, judgements, timeline_document(both, ranks, first, reading), command)
+    return page, comparison_report(found, judgements), [traced_run(*each) for each in both]
 
 
 def parse_steps(text: str | None) -> tuple[int, int] | None:

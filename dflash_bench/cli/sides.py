@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_bench.cli.console import working
 from dflash_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -120,12 +121,23 @@ def describe_sides(old: Sequence[Profile], new: Sequence[Profile], *, is_chosen:
     return f"base {names[0]}, candidate {names[1]}{order}"
 
 
+def measure_all(profiles: Sequence[Profile], reading: Reading) -> list[RunMetrics]:
+    """The figures of each, saying meanwhile which is measured."""
+    from dflash_bench.metrics.measure import measure
+
+    found = []
+    for profile in profiles:
+        arm = f":{profile.arm}" if profile.arm else ""
+        with working(f"measuring {profile.info.run}{arm}"):
+            found.append(measure(profile, reading))
+    return found
+
+
 def measured(side: Sequence[Profile], reading: Reading) -> tuple[Profile, tuple[RunMetrics, ...]]:
     """The median run of a side, and the figures of all its runs, the median one's first."""
-    from dflash_bench.metrics.measure import measure
     from dflash_bench.report.sides import typical
 
-    found = [measure(profile, reading) for profile in side]
+    found = measure_all(side, reading)
     first = typical(found)
     return side[first], (found[first], *found[:first], *found[first + 1 :])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import shutil
@@ -11,10 +12,14 @@ from pathlib import Path
 
 import pytest
 from handmade import Range, write
+from rich.console import Console
 
-from dflash_bench.cli.sides import both_sides, describe_sides, resolve_side
+from dflash_bench.cli import console
+from dflash_bench.cli.sides import both_sides, describe_sides, measure_all, resolve_side
 from dflash_bench.errors import ExitCode, UsageError
 from dflash_bench.ingest.sources import IngestOptions, resolve, resolve_all
+from dflash_bench.metrics.reading import Reading
+from dflash_bench.profile import open_profile
 
 REFERENCE = Path(__file__).parents[2] / "profiles" / "reference"
 TOPUP = sorted(path.parent.name for path in REFERENCE.glob("h200-topup*/run.json"))
@@ -153,3 +158,13 @@ def test_a_full_standard_output_is_one_sentence_and_bad_data() -> None:
         found = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert found.returncode == ExitCode.BAD_DATA
     assert found.stderr.strip() == "error: no space left on the device"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_which_run_is_measured_is_said_on_a_terminal_only(monkeypatch, is_terminal):
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "stderr", Console(file=screen, force_terminal=is_terminal, width=80))
+    profile = open_profile(REFERENCE / "h200-floor-short")
+    (run,) = measure_all([profile], Reading())
+    assert run.info.run == "h200-floor-short"
+    assert ("measuring h200-floor-short" in screen.getvalue()) == is_terminal
