@@ -27,6 +27,7 @@ from dflash_bench.cli.options import (
     chosen_pattern,
     chosen_reading,
 )
+from dflash_bench.cli.sides import measure_all, resolve_side
 from dflash_bench.cli.urls import with_urls
 from dflash_bench.errors import DataError, UsageError
 from dflash_bench.run.request import LoopDevice, RunRequest
@@ -166,7 +167,7 @@ def _duet(request: RunRequest, reading: Reading) -> tuple[Sides, Callable[[int],
 
     def sides() -> Sides:
         old, new = ([profile.of_arm(label) for profile in made] for label in request.labels)
-        return Sides(_measured(old, reading), _measured(new, reading))
+        return Sides(measure_all(old, reading), measure_all(new, reading))
 
     def again(num: int) -> Sides:
         stderr.print(f"inconclusive: making {num} further pair{'s' * (num != 1)} of processes", markup=False)
@@ -178,7 +179,6 @@ def _duet(request: RunRequest, reading: Reading) -> tuple[Sides, Callable[[int],
 
 def _sides(candidate: str, base: str | None, policy: Policy, options: IngestOptions, reading: Reading) -> Sides:
     from dflash_bench.baseline.folder import find
-    from dflash_bench.cli.sides import resolve_side
     from dflash_bench.model import Sides
 
     with reading_progress() as progress:
@@ -191,14 +191,14 @@ def _sides(candidate: str, base: str | None, policy: Policy, options: IngestOpti
         if same := {(p.path, p.arm) for p in old} & {(p.path, p.arm) for p in new}:
             twice = ", ".join(sorted(path.name for path, _ in same))
             raise UsageError(f"{twice} stands on both sides", hint="name other runs with --base")
-        return Sides(_measured(old, reading), _measured(new, reading))
+        return Sides(measure_all(old, reading), measure_all(new, reading))
     baseline = find(policy.baselines, new[0].info)
     if not baseline.runs:
         raise UsageError("the baseline holds no runs any more", hint=f"dflash-bench baseline save {new[0].info.run}")
     fresh = [p for p in new if p.info.run not in {r.run for r in baseline.runs}]
     if not fresh:
         raise UsageError(f"{candidate} is the baseline itself", hint="name a run that is not in it, or --base RUNS")
-    return _against(baseline, _measured(fresh, reading))
+    return _against(baseline, measure_all(fresh, reading))
 
 
 def _against(baseline: Baseline, candidate: tuple[RunMetrics, ...]) -> Sides:
@@ -211,12 +211,6 @@ def _against(baseline: Baseline, candidate: tuple[RunMetrics, ...]) -> Sides:
     own = tuple(run for run in runs if Session.of(run.info) in sessions)
     is_other = len(own) < 3
     return Sides(runs if is_other else own, candidate, baseline.figures(), is_baseline=True, is_other_session=is_other)
-
-
-def _measured(found: Sequence[Profile], reading: Reading) -> tuple[RunMetrics, ...]:
-    from dflash_bench.cli.sides import measure_all
-
-    return tuple(measure_all(found, reading))
 
 
 def _again(sides: Sides, options: IngestOptions, reading: Reading) -> Callable[[int], Sides] | None:

@@ -121,7 +121,7 @@ def describe_sides(old: Sequence[Profile], new: Sequence[Profile], *, is_chosen:
     return f"base {names[0]}, candidate {names[1]}{order}"
 
 
-def measure_all(profiles: Sequence[Profile], reading: Reading) -> list[RunMetrics]:
+def measure_all(profiles: Sequence[Profile], reading: Reading) -> tuple[RunMetrics, ...]:
     """The figures of each, saying meanwhile which is measured."""
     from dflash_bench.metrics.measure import measure
 
@@ -130,7 +130,7 @@ def measure_all(profiles: Sequence[Profile], reading: Reading) -> list[RunMetric
         arm = f":{profile.arm}" if profile.arm else ""
         with working(f"measuring {profile.info.run}{arm}"):
             found.append(measure(profile, reading))
-    return found
+    return tuple(found)
 
 
 def measured(side: Sequence[Profile], reading: Reading) -> tuple[Profile, tuple[RunMetrics, ...]]:

@@ -476,14 +476,12 @@ def _is_beyond(question: _Question, basis: Basis) -> bool:
     Freed of the host's speed, the plain one must lie there too; of the median step, the mean must not lie on the other
     side, as where most steps lost a wait and few got a long one.
     """
-    shift, plain, tolerance = question.shifts[basis], question.shifts[Basis.FIGURE], question.tolerance_of(basis)
-    is_same_way = plain.estimate * shift.estimate > 0
-    is_plain_beyond = abs(plain.estimate) > question.tolerance_of(Basis.FIGURE)
-    is_supported = {
-        Basis.HOST: is_same_way and abs(plain.estimate) > tolerance,
-        Basis.STEP: is_same_way or not is_plain_beyond,
-    }.get(basis, True)
-    return is_supported and abs(shift.estimate) > tolerance
+    shift, plain = question.shifts[basis], question.shifts[Basis.FIGURE]
+    is_same_way, is_plain_beyond = plain.estimate * shift.estimate > 0, abs(plain.estimate) > question.tolerance
+    is_refuted = (basis is Basis.HOST and not (is_same_way and is_plain_beyond)) or (
+        basis is Basis.STEP and is_plain_beyond and not is_same_way
+    )
+    return not is_refuted and abs(shift.estimate) > question.tolerance_of(basis)
 
 
 def _own_interval(found: Shift) -> Interval:

@@ -58,12 +58,22 @@ def runs(
         host, figures = noise(rng), {}
         for name in (*PRIMARY, *OTHERS) if ranks < 32 else (*PRIMARY, *OTHERS[:1]):
             own = 0.7 * host + 0.7 * rng.standard_normal() + drift * k
-            for rank in (None, *range(ranks)) if ranks > 1 else (0,):
-                z = own + (0.3 * rng.standard_normal() if rank is not None and ranks > 1 else 0.0)
+            for rank, apart in _apart(rng, ranks):
+                z = own + apart
                 moved = (shift or {}).get((name, rank), 0.0)
                 figures[name, rank] = 1e6 * (1 + SPREAD * (z + moved))
         made.append(run(f"r{k}", figures))
     return tuple(made)
+
+
+def _apart(rng: np.random.Generator, ranks: int) -> Iterator[tuple[int | None, float]]:
+    """The pooled figure and each rank's, with what a rank has of its own; the only rank has nothing."""
+    if ranks == 1:
+        yield 0, 0.0
+        return
+    yield None, 0.0
+    for rank in range(ranks):
+        yield rank, 0.3 * rng.standard_normal()
 
 
 def is_false(sides: Sides, rules: Rules = STRICT) -> bool:
@@ -131,8 +141,7 @@ def _session(rng: np.random.Generator, ranks: int, times: float) -> tuple[RunMet
     level = {}
     for name in (*PRIMARY, *OTHERS):
         together = rng.standard_normal()
-        for rank in (None, *range(ranks)) if ranks > 1 else (0,):
-            apart = 0.3 * rng.standard_normal() if rank is not None and ranks > 1 else 0.0
+        for rank, apart in _apart(rng, ranks):
             level[name, rank] = times * (together + apart)
     return runs(rng, 3, ranks, NOISES["normal"], shift=level)
 
