@@ -173,6 +173,8 @@ def history(
     from dflash_bench.baseline.history import course_rows, courses
 
     found = [own for _, own in all_in(baseline)] if baseline.is_dir() else [_load(baseline)]
+    if not found:
+        raise UsageError(f"{baseline} holds no baseline", hint="dflash-bench baseline save RUN")
     histories = [(own, every) for own in found if (every := courses(own, metric))]
     if not histories:
         raise UsageError(f"{baseline} has no such metric in its history", hint="dflash-bench baseline list")
